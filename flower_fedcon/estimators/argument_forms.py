@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import date
+from datetime import date, timedelta
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,8 @@ from flower_fedcon.errors import ConfigError, repr_of
 from flower_fedcon.validation import Array, count, expect_unmasked, plain_array
 
 _FOLDS = 5
-_NO_NUMBERS = (str, bytes, date, np.datetime64)
+_TIMES = (date, timedelta, np.datetime64, np.timedelta64)
+_NO_NUMBERS = (str, bytes, *_TIMES)
 
 
 def why_not_numbers(X: Any) -> str:
@@ -35,10 +36,7 @@ def why_not_numbers(X: Any) -> str:
             if not isinstance(value, _NO_NUMBERS) or _is_number(value):
                 continue
             if not isinstance(value, str | bytes):
-                return (
-                    f"column {name!r} of X holds the date {value}: write a number instead, such as "
-                    f"the days since another date"
-                )
+                return f"column {name!r} of X holds {_time_in_words(value)}"
             coded = 'sklearn.preprocessing.OneHotEncoder(drop="first")'
             if hasattr(X, "iloc"):
                 coded = f"pandas.get_dummies(X, columns=[{name!r}], drop_first=True)"
@@ -48,6 +46,37 @@ def why_not_numbers(X: Any) -> str:
                 f'"categorical" (flower_fedcon.problems.tables)'
             )
     return ""
+
+
+def _time_in_words(value: Any) -> str:
+    if isinstance(value, timedelta | np.timedelta64):
+        return f"the duration {value}: write a number instead, such as its days"
+    return f"the date {value}: write a number instead, such as the days since another date"
+
+
+def expect_outcomes(y: Any) -> None:
+    """Raise if outcomes are missing, dates or durations, in whatever form they are given.
+
+    Raises
+    ------
+    ValueError
+
+    Examples
+    --------
+    >>> expect_outcomes(["yes", "no"]), expect_outcomes(np.array([1.0, 2.0]))
+    (None, None)
+    """
+    if y is None or getattr(getattr(y, "dtype", None), "kind", "O") in "biuf":
+        return
+    cells = np.asarray(y, dtype=object).reshape(-1).tolist()
+    if missing := [row for row, cell in enumerate(cells) if _is_missing(cell)]:
+        raise ValueError(
+            f"y has no value for {len(missing)} rows, the first of them row {missing[0]} "
+            f"({cells[missing[0]]!r}): drop these rows, since no outcome may be missing"
+        )
+    for value in cells:
+        if isinstance(value, _TIMES):
+            raise ValueError(f"y holds {_time_in_words(value)}")
 
 
 def _is_number(value: Any) -> bool:

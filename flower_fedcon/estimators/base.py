@@ -22,7 +22,12 @@ from sklearn.utils.validation import (
 from flower_fedcon.core.docstrings import Entry, complete, with_inherited
 from flower_fedcon.core.exchange import Site, known
 from flower_fedcon.errors import ConfigError, first_few, repr_of
-from flower_fedcon.estimators.argument_forms import clients_of, folds_of, why_not_numbers
+from flower_fedcon.estimators.argument_forms import (
+    clients_of,
+    expect_outcomes,
+    folds_of,
+    why_not_numbers,
+)
 from flower_fedcon.estimators.random_effects import RandomEffects
 from flower_fedcon.estimators.shared_arguments import FitSettings, PathSettings
 from flower_fedcon.objectives import Profiled, WithOffset
@@ -42,6 +47,14 @@ from flower_fedcon.solvers.quadratic_models import hardly_apart
 from flower_fedcon.strategies.base import FedConStrategy
 from flower_fedcon.tables.ending.convergence import separated_by, separating
 from flower_fedcon.tables.families import family_of
+from flower_fedcon.tables.row_weights import (
+    FREQUENCY,
+    NO_OWN_FITS,
+    NO_RANDOM,
+    SAMPLING,
+    check_sampling,
+    kind_of_weights,
+)
 from flower_fedcon.tables.schema import RANDOM, SITE_EFFECTS
 from flower_fedcon.tables.statistics import (
     Heterogeneity,
@@ -52,6 +65,7 @@ from flower_fedcon.tables.statistics.estimates import DEBIASED
 from flower_fedcon.validation import Array, choice, expect_unmasked, float_array, real, total
 from flower_fedcon.wire.payloads import Payload
 
+_LARGEST = 1e45  # of outcomes: sums of squares stay within floating point, and exact
 _APPROACH = 10  # points on a path to the requested weight, for methods that need a near start
 
 
@@ -103,12 +117,21 @@ class FederatedEstimator(RandomEffects, BaseEstimator, FitSettings):  # type: ig
     def _validated(self, X: Any, y: Any, **checks: Any) -> tuple[Any, Array]:
         expect_unmasked("X", X)
         expect_unmasked("y", y)
+        expect_outcomes(y)
         arrays: tuple[Any, Array] = self._numbers(X, y, **checks)
         if checks.get("y_numeric") and arrays[1].dtype.kind in "US":
             raise ValueError(
                 f"y must hold numbers, got the text {str(arrays[1].flat[0])!r}: convert it "
                 f"(`y.astype(float)`), or use FederatedLogisticRegression for classes"
             )
+        if checks.get("y_numeric"):
+            sizes = np.abs(arrays[1][arrays[1] != 0])
+            if sizes.size and (sizes.max() > _LARGEST or sizes.max() < 1.0 / _LARGEST):
+                raise ValueError(
+                    f"y has values of {sizes.max():.3g}, whose squares leave the range of floating "
+                    f"point: write it in another unit, so that its largest is from "
+                    f"{1.0 / _LARGEST:g} to {_LARGEST:g}"
+                )
         return arrays
 
     def _numbers(self, X: Any, *y: Any, **checks: Any) -> Any:
@@ -159,15 +182,21 @@ class FederatedEstimator(RandomEffects, BaseEstimator, FitSettings):  # type: ig
                 stacklevel=4,
             )
         self.groups_, self._place = clients_of(groups, n)
+        counted = np.ones(n, dtype=bool) if weight is None else weight > 0
+        if not counted.any():
+            raise ValueError("sample_weight is 0 for every row: nothing to fit")
+        if not counted.all():  # rows of weight 0 count nowhere
+            there = np.unique(self._place[counted])
+            self.groups_ = self.groups_[there]
+            self._place = np.where(counted, np.searchsorted(there, self._place), 0)
+        self._kind = self._kind_of(weight)
         offsets = self._offset(offset, exposure, n)
         codes = self._clusters(clusters, n)
         clients, names, self._rows = [], [], []
         self.left_out_ = []
         for k, name in enumerate(self.groups_):
-            rows = np.flatnonzero(self._place == k)
+            rows = np.flatnonzero((self._place == k) & counted)
             of_rows = None if weight is None else weight[rows]
-            if of_rows is not None and not of_rows.any():
-                continue  # such rows do not count
             part, targets = X[rows], y[rows]
             if offsets is None:
                 made = self._objective(part, targets, of_rows)
@@ -186,8 +215,6 @@ class FederatedEstimator(RandomEffects, BaseEstimator, FitSettings):  # type: ig
             self._rows.append(rows)
         if self.left_out_:
             self._say_left_out(bool(clients))
-        if not clients:
-            raise ValueError("sample_weight is 0 for every row: nothing to fit")
         random = self.site_effects == RANDOM
         if random:
             self._labelled(names, self._rows, codes)
@@ -197,6 +224,22 @@ class FederatedEstimator(RandomEffects, BaseEstimator, FitSettings):  # type: ig
         self._total = total("sample_weight", np.array(weights))
         start = self._start(clients)
         return FederatedProblem(clients, weights=weights, names=names, x0=start)
+
+    def _kind_of(self, weight: Array | None) -> str:
+        """Return the kind of the weights, if anything depends on it."""
+        random = self.site_effects == RANDOM
+        if weight is None or (self.inference is None and not random):
+            return FREQUENCY
+        split = weight[weight != np.rint(weight)]
+        doubt = (
+            f"sample_weight has {split[0]:.10g}, which is no number of rows" if split.size else ""
+        )
+        kind = kind_of_weights(self.weight_kind, "random intercepts" if random else "errors", doubt)
+        if kind == SAMPLING:
+            if random:
+                raise ConfigError(NO_RANDOM)
+            check_sampling(self.inference)
+        return kind
 
     def _completed(self, objective: Any) -> Any:
         """Return a client's objective, built from its loss."""
@@ -241,10 +284,15 @@ class FederatedEstimator(RandomEffects, BaseEstimator, FitSettings):  # type: ig
                 continue
             expect_unmasked(name, given)
             column = np.asarray(given, dtype=np.float64).reshape(-1)
-            if column.shape != (n,) or not np.isfinite(column).all():
+            if column.shape != (n,):
                 raise ValueError(
                     f"{name} must have one finite value for each of {n} rows, got shape "
                     f"{np.shape(given)}"
+                )
+            if (wrong := np.flatnonzero(~np.isfinite(column))).size:
+                raise ValueError(
+                    f"{name} must be finite, got {column[wrong[0]]:g} in row {wrong[0]} (and "
+                    f"{len(wrong) - 1} others): leave such rows out"
                 )
             if name == "exposure":
                 if not family_of(self.family).log_link:
@@ -404,6 +452,8 @@ class FederatedEstimator(RandomEffects, BaseEstimator, FitSettings):  # type: ig
                 "heterogeneity compares clients with their own intercepts, and here they are "
                 'random: fit with site_effects="own"'
             )
+        if estimates.weights == SAMPLING:
+            raise ConfigError(NO_OWN_FITS)
         if estimates.method != DEBIASED and not hasattr(self, "_held"):
             raise ConfigError("the estimator was pickled, which leaves rows out: fit it again")
 

@@ -18,6 +18,7 @@ from flower_fedcon.objectives import CoxRegression, Scaled
 from flower_fedcon.objectives.survival import NOTHING_COMPARED
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.tables.pairs import concordance
+from flower_fedcon.tables.row_weights import NO_HAZARDS, SAMPLING
 from flower_fedcon.tables.statistics.after_fit import proportionality_test
 from flower_fedcon.tables.statistics.hazards import (
     Proportionality,
@@ -256,7 +257,7 @@ class FederatedCoxRegression(_Stratified, Penalty):
         groups : array, shape (rows,), optional
             The client of each row, which is its stratum; one client by default.
         sample_weight : array, shape (rows,), optional
-            Weights >= 0; with inference they count rows.
+            Weights >= 0; see `weight_kind`.
         strata : array, shape (rows,), optional
             The stratum of each row within its client, such as the sex, each with its own baseline
             hazard.
@@ -320,6 +321,8 @@ class FederatedCoxRegression(_Stratified, Penalty):
                 f"the test of proportionality needs a fit without a penalty, got "
                 f"alpha={self.alpha!r}: fit with alpha=0"
             )
+        if self._kind == SAMPLING:
+            raise ConfigError(f"{NO_HAZARDS}: fit without the weights for this test")
         times = [f.times for f in self._sites]
         if transform == "rank":
             ranks = rankdata(np.concatenate(times))

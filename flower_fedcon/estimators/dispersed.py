@@ -135,6 +135,12 @@ class FederatedNegativeBinomial(FederatedPoissonRegressor):
             )
         return super().fit(X, y, groups, sample_weight, **more)
 
+    def _check(self, X: Any, y: Any, **checks: Any) -> tuple[Any, Array]:
+        X, y = super()._check(X, y, **checks)
+        if not y.any():
+            raise ValueError("y is 0 in every row, so there is nothing to fit: check the column")
+        return X, y
+
     def _objective(self, X: Any, y: Array, weight: Array | None) -> Any:
         return NegativeBinomialRegression(X, y, sample_weight=weight, intercept=self.fit_intercept)
 

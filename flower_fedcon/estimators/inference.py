@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 from flower_fedcon.errors import ConfigError, first_few, repr_of
 from flower_fedcon.paths.path import Walk
 from flower_fedcon.tables.ending.convergence import separated_by
-from flower_fedcon.tables.preparation import INTERCEPT
+from flower_fedcon.tables.preparation import INTERCEPT, expect_distinct
 from flower_fedcon.tables.schema import RANDOM
 from flower_fedcon.tables.statistics.after_fit import estimates_at
 from flower_fedcon.tables.statistics.debiased import expect_lasso
@@ -54,12 +55,14 @@ class Inferring:
     family: str
     """The loss's name in schemas."""
     fit_intercept: bool
+    weight_kind: str | None = None
     site_effects: str = "common"
     reml: bool = False
     coef_: Array
     intercept_: Any
     n_features_in_: int
     estimates_: Estimates
+    _kind: str
 
     @property
     def _common_intercept(self) -> bool:
@@ -106,9 +109,12 @@ class Inferring:
                 f"no standard errors: {separated_by(separated, 'fit with inference=None')}"
             )
         names = self._parameter_names()
+        expect_distinct(names[: self.n_features_in_])
         if x.ndim == 2:
             names = [f"{name} [{label}]" for name in names for label in self.classes_[1:]]  # type: ignore[attr-defined]
-        estimates = estimates_at(walk.total_sums, self.family, method, names, x)
+        estimates = estimates_at(walk.total_sums, self.family, method, names, x, self._kind)
+        for doubt in estimates.doubts:
+            warnings.warn(doubt, UserWarning, stacklevel=5)
         if method == DEBIASED:
             self._show_debiased(estimates)
         else:

@@ -113,7 +113,7 @@ class FederatedElasticNet(SiteSettings, LinearRegressor, Penalty):
         groups : array, shape (rows,), optional
             The client of each row; one client by default.
         sample_weight : array, shape (rows,), optional
-            Weights >= 0; with inference they count rows.
+            Weights >= 0; see `weight_kind`.
         offset : array, shape (rows,), optional
             A column that is added to the scores without a coefficient.
         exposure : array, shape (rows,), optional

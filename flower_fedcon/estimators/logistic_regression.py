@@ -44,11 +44,14 @@ class _LogisticClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[
     def _problem(
         self, X: Any, y: Array, groups: Any, sample_weight: Any, *more: Any
     ) -> FederatedProblem:
-        problem = super()._problem(X, y, groups, sample_weight, *more)
-        counted = y if sample_weight is None else y[np.asarray(sample_weight) > 0]
-        if len(np.unique(counted)) < 2:
-            raise ValueError("y must have two classes or more, got 1 class of positive weight")
-        return problem
+        weight = None if sample_weight is None else np.asarray(sample_weight)
+        if weight is not None and weight.shape == y.shape and (weight > 0).any():
+            there = np.unique(y[weight > 0])
+            if len(there) < 2:
+                raise ValueError("y must have two classes or more, got 1 class of positive weight")
+            y = np.minimum(np.searchsorted(there, y), len(there) - 1)
+            self.classes_ = self.classes_[there]
+        return super()._problem(X, y, groups, sample_weight, *more)
 
     def _take(self, x: Array) -> None:
         rows = x[None] if x.ndim == 1 else x.T

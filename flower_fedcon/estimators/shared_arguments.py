@@ -43,6 +43,11 @@ class FitSettings:
         with variance phi times the mean). Fits with an l1 norm take "debiased", which gives
         intervals about `coef_debiased_`. The fit then has `bse_`, `pvalues_`, `conf_int()`,
         `summary()` and the rest of `Inferring`.
+    weight_kind : {"frequency", "sampling"}, optional
+        What `sample_weight` of `fit` means for errors: a number of equal rows, or how many rows of
+        a population a row stands for (see `flower_fedcon.tables.row_weights`). "sampling" takes
+        the inference "robust" or "cluster". Whole numbers are frequencies by default; others must
+        be told.
     """
 
     fit_intercept: bool = True
@@ -53,6 +58,7 @@ class FitSettings:
     random_state: int | None = None
     penalty_factor: Any = None
     inference: str | None = None
+    weight_kind: str | None = None
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -8,6 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.objectives.equal_times import tied_times
 from flower_fedcon.objectives.rows import LinearModel
 from flower_fedcon.validation import Array, choice, float_array
 
@@ -76,7 +77,7 @@ class CoxRegression(LinearModel):
         sample_weight: object = None,
     ) -> None:
         super().__init__(A, event, l2, sample_weight=sample_weight)
-        times = self._match("time", float_array("CoxRegression(time)", time))
+        times = tied_times(self._match("time", float_array("CoxRegression(time)", time)))
         self.ties = choice("CoxRegression(ties)", ties, TIES)
         stratum = np.zeros(len(times))
         if strata is not None:
@@ -85,6 +86,12 @@ class CoxRegression(LinearModel):
         # and a sum over it a running one.
         order = np.lexsort((-times, stratum))
         self.rows = self.rows[order]
+        # A shift of a column multiplies all risks of a risk set alike. Columns far from 0, such as
+        # years or seconds since 1970, would otherwise leave few digits of their differences.
+        self._centre = np.zeros(self.rows.shape[1], self.rows.dtype)
+        if not self.sparse:
+            self._centre = self.rows.mean(axis=0, dtype=np.float64).astype(self.rows.dtype)
+            self.rows = self.rows - self._centre
         self.times, self.events = times[order], self.targets[order] == 1
         self.strata, self.order = stratum[order], order  # the rows' original numbers
         self.targets = self.events
@@ -252,7 +259,7 @@ class CoxRegression(LinearModel):
             For each stratum, the times of its events, ascending, and the cumulative hazard of a row
             of zeros.
         """
-        scores = self._scores(x, self.rows)
+        scores = self._scores(x, self.rows) + float(self._centre @ x)
         hazards = {}
         for start, end in zip(self._starts, [*self._starts[1:], self.num_examples], strict=True):
             stratum = slice(start, end)

@@ -34,7 +34,14 @@ class Box(ByValue, ConstraintSet):
 
     def __post_init__(self) -> None:
         for name in ("lower", "upper"):
-            bound = float_array(f"Box({name})", getattr(self, name))
+            given = getattr(self, name)
+            if np.ndim(given) == 0 and isinstance(given, float) and np.isinf(given):
+                raise ConfigError(
+                    f"Box needs finite bounds, got {name} = {given:g}: methods for sets take steps "
+                    f"to its corners. Give a bound that the model does not reach, or for x >= 0 "
+                    f"alone the regularizer Nonnegative()"
+                )
+            bound = float_array(f"Box({name})", given)
             object.__setattr__(self, name, float(bound) if bound.ndim == 0 else bound)
         try:
             ordered = bool(np.all(np.asarray(self.lower) <= np.asarray(self.upper)))

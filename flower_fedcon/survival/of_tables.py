@@ -78,5 +78,6 @@ def curves_of_tables(
         str(label): KaplanMeier.of_counts(points, n[:, :, k], d[:, :, k], known_sites)
         for k, label in enumerate(labels)
     }
-    several = len(labels) > 1
-    return curves, LogRank.of_counts(n, d, labels, stratified) if several else None
+    if len(labels) == 1:
+        return curves, None
+    return curves, LogRank.of_counts(n, d, labels, stratified, grid=grid is not None)

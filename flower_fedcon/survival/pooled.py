@@ -8,6 +8,7 @@ import numpy as np
 
 from flower_fedcon.errors import ConfigError, repr_of
 from flower_fedcon.estimators.argument_forms import clients_of
+from flower_fedcon.objectives.equal_times import tied_times
 from flower_fedcon.tables.log_rank import LogRank
 from flower_fedcon.tables.product_limit import KaplanMeier
 from flower_fedcon.tables.risk_counts import risk_counts
@@ -121,7 +122,7 @@ def logrank(
     if len(arms) < 2:
         raise ConfigError(f"by must have at least two arms, got {arms.tolist()[0]!r} in all rows")
     _, _, n, d = counts_of_sites(times, events, arm, len(arms), groups, grid, min_rows)
-    return LogRank.of_counts(n, d, arms, bool(stratified))
+    return LogRank.of_counts(n, d, arms, bool(stratified), grid=grid is not None)
 
 
 def checked(time: Any, event: Any) -> tuple[Array, Array]:
@@ -171,7 +172,7 @@ def checked(time: Any, event: Any) -> tuple[Array, Array]:
             f"event must be 1 for an event and 0 for none, got {other[0]:g}: if 2 stands for an "
             f"event, give event == 2"
         )
-    return times, events == 1
+    return tied_times(times), events == 1
 
 
 def counts_of_sites(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from flower_fedcon.tables.agreeing import STAGES, Preparing
 from flower_fedcon.tables.conspicuous import check_comparable
 from flower_fedcon.tables.dealing import dealt_out
 from flower_fedcon.tables.noisy_sums import PrivateTable
-from flower_fedcon.tables.read import log_notes, read_clients
+from flower_fedcon.tables.read import SAID, log_notes, read_clients
 from flower_fedcon.tables.schema import COMMON, RANDOM
 from flower_fedcon.tables.statistics.estimates import DEBIASED
 from flower_fedcon.tables.statistics.heterogeneity import check_heterogeneity
@@ -238,7 +238,7 @@ def prepared_problem(
         )
         for line in more:
             _log.warning("tables: %s", line)
-        remarks += more
+        remarks += (*more, *_seen(names, clients))
     objectives = [table.objective(preparation, min_rows) for table in clients]
     schema = clients[0].schema
     constants = (getattr(f, "smoothness", None) for f in objectives)
@@ -257,6 +257,18 @@ def prepared_problem(
         preparation=replace(preparation, remarks=remarks),
         x0=preparation.start,
     )  # fmt: skip
+
+
+def _seen(names: Sequence[str], clients: Sequence[Table]) -> Iterator[str]:
+    """Yield the remarks on clients' rows, which have been logged, for the report."""
+    lines = dict.fromkeys(
+        f"{name}: {note}"
+        for name, table in zip(names, clients, strict=True)
+        for note in table.notes()
+    )
+    yield from [*lines][:SAID]
+    if len(lines) > SAID:
+        yield f"{len(lines) - SAID} more remarks: see `fedcon data check`"
 
 
 def prepare(

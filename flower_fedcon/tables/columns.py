@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -142,11 +143,13 @@ class Columns:
             left_out=left_out,
             cluster_names=called,
         )
-        if weights is not None and not weights[table.training_rows].any():
+        if weights is not None and not weights.any():
             found = f"the weight 0 in each of the {table.num_examples} training rows"
             remedy = "correct the weights, or leave this client out of the data"
             misfit = Misfit(schema.weight, 0, found, "a weight above 0 in one of them", remedy)
             raise DataError.of(self._path, [misfit])
+        if weights is not None and not self._cut:
+            table = self._without_zeros(table, weights)
         least, most = WEIGHTS
         if not least <= table.total_weight <= most:
             found = f"weights with the sum {table.total_weight:.3g}"
@@ -154,6 +157,14 @@ class Columns:
             remedy = "multiply the weights of all clients by one number"
             raise DataError.of(self._path, [Misfit(schema.weight, 0, found, span, remedy)])
         self._cells = {}
+        return table
+
+    def _without_zeros(self, table: Table, weights: Array) -> Table:
+        """Return the rows whose weight is not 0: the others count nowhere."""
+        counted = np.flatnonzero(weights)
+        if left_out := len(weights) - len(counted):
+            self.notes.append(f"{left_out} rows have the weight 0, and are left out")
+            table = replace(table.of_rows(counted), places=table.numbers_of(counted) - 1)
         return table
 
     def _complete(self, wanted: Sequence[str]) -> Any:
@@ -331,7 +342,7 @@ class Columns:
             values = values * values
         elif feature.transform != "none":
             values = getattr(np, feature.transform)(values)
-        if name in self.schema.names:
+        if name in (*self.schema.names, self.schema.target):
             self._expect_usable(name, values, cells)
             values = np.clip(values, -_LARGEST, _LARGEST) if self._cut else values
         transformed: Array = values
@@ -340,7 +351,8 @@ class Columns:
     def _expect_usable(self, name: str, values: Array, cells: Any) -> None:
         """Refuse numbers whose squares would overflow; note whole numbers that lose digits."""
         with np.errstate(invalid="ignore"):
-            expected = f"a number from -{_LARGEST:g} to {_LARGEST:g}, after its transform"
+            after = ", after its transform" if name in self.schema.names else ""
+            expected = f"a number from -{_LARGEST:g} to {_LARGEST:g}{after}"
             remedy = "correct the cell, or write the column in another unit"
             self._expect(~(np.abs(values) > _LARGEST), name, expected, remedy)
             long = np.flatnonzero(np.abs(self.numbers[name]) >= EXACT)

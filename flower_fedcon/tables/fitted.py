@@ -77,6 +77,7 @@ from flower_fedcon.tables.own_files import EFFECTS, PREDICTIONS, WITHOUT_INTERCE
 from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.tables.raw_cells import Cells
 from flower_fedcon.tables.read import columns_of, guarded
+from flower_fedcon.tables.row_weights import FREQUENCY
 from flower_fedcon.tables.schema import COMMON, OWN, RANDOM, Schema
 from flower_fedcon.tables.statistics import Estimates
 from flower_fedcon.tables.table import Table
@@ -96,7 +97,7 @@ _INFERENCE: dict[str, tuple[str, Any]] = {
     "deviance": ("deviance", _UNKNOWN), "pearson": ("pearson", _UNKNOWN),
     "dispersion": ("dispersion", _UNKNOWN), "shape": ("shape", _UNKNOWN),
     "events": ("events", _UNKNOWN), "clusters": ("clusters", 0),
-    "degrees_of_freedom": ("df", math.inf),
+    "degrees_of_freedom": ("df", math.inf), "weights": ("weights", FREQUENCY),
 }  # fmt: skip
 _LEVEL = re.compile(r"\[(?:T\.)?([^]]*)\]")  # a column's category, if the schema has terms
 _PREPARED = ("means", "scales", "kept", "groups")
@@ -717,7 +718,7 @@ def _stated(fit: Estimates) -> dict[str, Any]:
 
 def _estimates(model: FittedModel, stated: Mapping[str, Any]) -> Estimates:
     entries = {
-        attribute: none if stated[name] is None else type(none)(stated[name])
+        attribute: none if stated.get(name) is None else type(none)(stated[name])
         for name, (attribute, none) in _INFERENCE.items()
     }
     covariance = np.array(model.covariance, dtype=np.float64)
@@ -851,6 +852,12 @@ def _column(given: Any) -> Any:
         raise ConfigError(f"a column of rows to predict must have one axis, got {array.ndim}")
     if array.dtype.kind in "fiu":
         return array
+    if array.dtype.kind in "mM":
+        held = "dates" if array.dtype.kind == "M" else "durations"
+        raise ConfigError(
+            f"a column of rows to predict holds {held} ({array.flat[0] if array.size else held}): "
+            f"give the numbers that the run's files have, such as days"
+        )
     absent = getattr(given, "isna", None)
     missing = np.asarray(absent()) if callable(absent) else np.zeros(len(array), dtype=bool)
     cells = [None if gone else cell for cell, gone in zip(array.tolist(), missing, strict=True)]

@@ -9,6 +9,7 @@ PATH = ("kkt", "rounds", "exchanges", "uplink_bytes", "downlink_bytes")  # after
 DESCRIPTIVES = ("column", "category", "client", "values", "mean", "std_dev", "share")
 CONTRASTS = ("contrast", "estimate", "std_error")
 COEFFICIENTS = ("column", "coefficient", "per_unit")
+AGAINST_FIRST = ("column", "per_unit_against_first")
 HETEROGENEITY = (
     "column", "pooled", "pooled_std_error", "fixed", "fixed_std_error", "random",
     "random_std_error", "q", "df", "p_value", "i2", "tau2", "ratio_chi2", "ratio_df",
@@ -43,6 +44,7 @@ def written_by(names: Sequence[str]) -> str:
         return "`fedcon contrast`"
     headers = (
         COEFFICIENTS,
+        AGAINST_FIRST,
         CURVES,
         _EARLIER_CURVES,
         HETEROGENEITY,

@@ -522,6 +522,7 @@ def conclude(
     kept = np.array(used, dtype=np.int64)
     if not kept.size:
         raise ConfigError(f"no column has two values over all nodes: {left_out_in_words(why)}")
+    expect_distinct([names_[j] for j in used])
     return Preparation(
         schema=schema.digest,
         names=tuple(names_[j] for j in kept),
@@ -533,6 +534,29 @@ def conclude(
         left_out=why,
         **said,
     )
+
+
+def expect_distinct(names: Sequence[str], remedy: str = "rename one of them") -> None:
+    """Raise if two columns of a model have one name, by which coefficients are found.
+
+    Raises
+    ------
+    ConfigError
+
+    Examples
+    --------
+    >>> expect_distinct(["age", "sex=m"])
+    """
+    every = [*names, INTERCEPT, DISPERSION]
+    if len(set(every)) < len(every):
+        twice = max(every, key=every.count)
+        made = "a category's column is 'feature=category'; the rarest share '(other)'"
+        if twice in (INTERCEPT, DISPERSION):
+            made = "one of them is the model's own"
+        raise ConfigError(
+            f"two columns of the model have the name {twice!r}, and coefficients are found by "
+            f"their names ({made}): {remedy}"
+        )
 
 
 def _of_terms(
@@ -558,9 +582,7 @@ def _of_terms(
     if not used:
         raise ConfigError(f"no column has two values over all nodes: {left_out_in_words(why)}")
     kept = np.array(used, dtype=np.int64)
-    if len({names[j] for j in used}) < len(used):
-        twice = max(names, key=names.count)
-        raise ConfigError(f"two terms have a column {twice!r}: leave one of them out")
+    expect_distinct([names[j] for j in used], "leave one of the terms out, or rename a feature")
     return Preparation(
         schema=schema.digest,
         names=tuple(names[j] for j in used),

@@ -105,8 +105,15 @@ class KaplanMeier:
         """Return the estimate at any times, in their shape.
 
         It is 1 before the grid's first point, and changes only at the grid's points.
+
+        Raises
+        ------
+        ConfigError
+            If a time is NaN.
         """
         wanted = plain_array("times", times).astype(float)
+        if np.isnan(wanted).any():
+            raise ConfigError("times has NaN, at which a curve has no value: leave it out")
         after = np.concatenate([[1.0], self.survival])
         estimate: Array = after[np.searchsorted(self.time, wanted, side="right")]
         return estimate

@@ -25,7 +25,7 @@ from flower_fedcon.tables.schema import Schema
 from flower_fedcon.tables.survey import seen_in_rows
 from flower_fedcon.tables.table import Table
 
-_SAID = 10  # the largest number of logged remarks
+SAID = 10  # the largest number of logged remarks
 _log = logging.getLogger("flwr")
 _cut: ContextVar[bool] = ContextVar("cut", default=False)
 Found = TypeVar("Found")
@@ -120,10 +120,10 @@ def log_notes(tables: Iterable[Table]) -> None:
     lines = list(
         dict.fromkeys(f"{table.file}: {note}" for table in tables for note in table.notes())
     )
-    for line in lines[:_SAID]:
+    for line in lines[:SAID]:
         _log.warning("%s", line)
-    if len(lines) > _SAID:
-        _log.warning("%s more remarks: see `fedcon data check`", len(lines) - _SAID)
+    if len(lines) > SAID:
+        _log.warning("%s more remarks: see `fedcon data check`", len(lines) - SAID)
 
 
 def columns_of(path: Path, schema: Schema, also: tuple[str, ...] = ()) -> Columns:

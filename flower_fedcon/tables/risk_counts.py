@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from flower_fedcon.objectives.equal_times import on_grid, tied_times
 from flower_fedcon.tables.small_cells import is_few
 from flower_fedcon.validation import Array
 
@@ -76,6 +77,7 @@ def risk_counts(
     >>> at_risk[:, 0], events[:, 0]
     (array([5, 4, 2]), array([1, 1, 1]))
     """
+    time = on_grid(tied_times(time), grid)
     by_arm = [_by_interval(time[arm == k], event[arm == k], grid) for k in range(arms)]
     start, deaths, logs, at_end = (np.stack(part, axis=1) for part in zip(*by_arm, strict=True))
     at_risk, events = np.zeros_like(deaths), np.zeros_like(deaths)

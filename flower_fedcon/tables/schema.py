@@ -17,6 +17,7 @@ from flower_fedcon.errors import ConfigError, nearest, toml_remedy
 from flower_fedcon.objectives.survival import TIES
 from flower_fedcon.tables.families import Family, families, family_of, names_of
 from flower_fedcon.tables.marks import canonical
+from flower_fedcon.tables.row_weights import KINDS as WEIGHT_KINDS
 from flower_fedcon.tables.terms import (
     MISSING,
     Factor,
@@ -160,6 +161,11 @@ class Schema:
     weight : str, optional
         The column of the rows' weights, >= 0. They count in the model's loss, like scikit-learn's
         `sample_weight`; in means, scales and metrics of held-out rows all rows count equally.
+        Rows of weight 0 are left out.
+    weight_kind : {"frequency", "sampling"}, optional
+        What a weight means for errors: a number of equal rows, or how many rows of a population a
+        row stands for; see `flower_fedcon.tables.row_weights`. Whole numbers are frequencies by
+        default; others must be told.
     offset : str, optional
         A column that is added to the linear predictor without a coefficient; not for "multinomial".
         Predictions need it, too.
@@ -207,6 +213,7 @@ class Schema:
     curve_times: tuple[float, ...] = ()
     curve_by: str = ""
     weight: str = ""
+    weight_kind: str = ""
     cluster: str = ""
     offset: str = ""
     exposure: str = ""
@@ -247,6 +254,13 @@ class Schema:
                 f'ties = "{self.ties}" is for loss = "cox": name the column of the event, or leave '
                 "ties out"
             )
+        if self.weight_kind:
+            choice("weight_kind", self.weight_kind, WEIGHT_KINDS)
+            if not self.weight:
+                raise ConfigError(
+                    f'weight_kind = "{self.weight_kind}" describes the column that weight names: '
+                    f"give weight, too"
+                )
         self._check_curves()
         for name in ("standardize", "complete_cases"):
             if not isinstance(getattr(self, name), bool):
@@ -522,7 +536,7 @@ class Schema:
         """The schema's digest, 16 hexadecimal digits, which must be equal on all nodes."""
         content = asdict(self)
         later: dict[str, Any] = {"offset": "", "exposure": "", "terms": (), "formula": ""}
-        later["complete_cases"] = False
+        later |= {"complete_cases": False, "weight_kind": ""}
         for name, default in later.items():  # earlier runs can be resumed
             if content[name] == default:
                 del content[name]

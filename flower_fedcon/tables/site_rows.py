@@ -45,7 +45,8 @@ class SiteRows:
         A digest of the file's content, by which earlier versions recognised the rows; "" for rows
         without a file.
     places : array of int, optional
-        With a schema of complete cases each row's number, from 0, among all rows of the node.
+        Where rows are left out, as incomplete or of weight 0: each row's number, from 0, among all
+        rows of the node.
     left_out : int
         With a schema of complete cases the number of rows left out.
     notes : callable

@@ -174,7 +174,7 @@ INTERCEPTS = [
     (lambda: linear(groups=SIX, **RANDOM, **MODEL).heterogeneity(),
      'fit with site_effects="own"'),
     (lambda: linear(groups=SIX, **RANDOM).summary(), "without inference"),
-    (lambda: linear(y=X @ np.arange(4.0), groups=SIX, **RANDOM), "are too few for"),
+    (lambda: linear(y=X @ np.arange(4.0), groups=SIX, **RANDOM), "fit all outcomes exactly"),
     (lambda: logistic(y=HALVES, groups=HALVES, **RANDOM),
      "has no finite estimate: outcomes are all alike"),
 ]  # fmt: skip

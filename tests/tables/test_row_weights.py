@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -49,9 +51,11 @@ def test_the_model_is_that_of_pooled_rows_with_their_weights(tmp_path_factory, s
 
 
 def test_means_scales_and_metrics_are_of_rows(tmp_path):
-    """Whatever their weights; losses of cross-validation are those of the objective."""
+    """Whatever their weights > 0; losses of cross-validation are those of the objective."""
     plain = {"target": "y", "features": {"a": "numeric"}, "test_fraction": 0.25}
-    write_sites(tmp_path, 3, "squared")
+    for file in map(Path, write_sites(tmp_path, 3, "squared")[0]):
+        lines = file.read_text().splitlines()
+        file.write_text("\n".join(line for line in lines if not line.endswith(",0.0")))
     data = str(tmp_path / "*.csv")
     ours, other = (tables(data=data, schema=plain | own) for own in ({"weight": "w"}, {}))
     for name in ("means", "scales", "rows"):

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+import statsmodels.api as sm
 from sites import COLUMNS, problem, stated, written
 from sklearn.base import clone
 from tabular import coefficients, kept, lines, numeric, run
@@ -257,15 +258,23 @@ def test_sites_that_cannot_be_fitted_alone_are_named(folder, tmp_path):
     each(tmp_path, d[(d["site"] != 3) | (d.groupby("site").cumcount() < 5)])
     features = {"features": numeric("idp", "lpi", "sign")}
     report = run(problem(tmp_path, "logistic", features, heterogeneity=True), 20).report
+    assert report.heterogeneity.sites == ("s0", "s2")
+    assert "s1: column sign separates the outcome there" in report.text
+    assert "lpi: rows of s2 alone tell nothing of it" in report.text
+    each(tmp_path, d[d["site"] == 1])
+    (tmp_path / "s2.csv").unlink()
+    report = run(problem(tmp_path, "logistic", features, heterogeneity=True), 20).report
     assert report.heterogeneity is None
     assert "heterogeneity needs at least two sites" in report.text
-    assert "s1: column sign separates the outcome there" in report.text
-    assert "s2: the rows carry no information on parameter lpi" in report.text
+    each(tmp_path, d[d["site"] == 2])
     for extra in (4, 5):
         each(tmp_path, d[d["site"] == 0].assign(site=extra))
     report = run(problem(tmp_path, "logistic", features, heterogeneity=True), 20).report
-    assert report.heterogeneity.sites == ("s0", "s4", "s5")
-    assert sorted(report.heterogeneity.left_out) == ["s1", "s2", "s3"]
+    found = report.heterogeneity
+    assert found.sites == ("s0", "s2", "s4", "s5")
+    assert sorted(found.left_out) == ["s1", "s3"]
+    assert found.dfs.tolist() == [3, 2, 3]
+    assert np.isnan(found.values).tolist() == [[False, j == 1, False] for j in range(4)]
     assert "not fitted alone: s1" in report.text
 
 
@@ -277,9 +286,17 @@ def test_a_site_without_a_category_is_named_with_the_category(tmp_path):
         lines(tmp_path, **{site: ["y,x,illness", *rows]})
     schema = {"target": "y", "features": numeric("x", illness="categorical")}
     made = tables(data=f"{tmp_path}/*.csv", schema=schema, inference="model", heterogeneity=True)
-    text = run(made).report.text
-    assert "got 1 (graz, porto: no row has illness=rare)" in text
-    assert "singular" not in text
+    report = run(made).report
+    assert "illness=rare: rows of graz, porto alone tell nothing of it" in report.text
+    assert "singular" not in report.text
+    found = report.heterogeneity
+    place = found.names.index("x")
+    known = [sm.OLS(rows["y"], sm.add_constant(pd.get_dummies(rows.drop(columns="y"),
+             drop_first=True, dtype=float))).fit() for rows in map(pd.read_csv, sorted(
+             tmp_path.glob("*.csv")))]  # fmt: skip
+    np.testing.assert_allclose(found.values[:, place], [fit.params["x"] for fit in known])
+    np.testing.assert_allclose(found.bse[:, place], [fit.bse["x"] for fit in known])
+    assert found.dfs[place] == 2
 
 
 def of_private_rows(folder):
@@ -349,7 +366,8 @@ def test_all_of_few_columns_are_in_the_report():
         names = [f"x{k}" for k in range(columns)]
         parts = ("q", "pvalues", "i2", "tau2", "fixed", "random", "ratio", "ratio_df",
                  "ratio_pvalues")  # fmt: skip
-        found = SimpleNamespace(sites=("a", "b"), names=names, df=1, left_out={})
+        found = SimpleNamespace(sites=("a", "b"), names=names, dfs=own.astype(int), left_out={})
+        found.values = np.ones((2, columns))
         vars(found).update(dict.fromkeys(parts, own))
         return lines_of(found)
 

@@ -8,7 +8,7 @@ import pytest
 import statsmodels.api as sm
 from harness import refusal
 from scipy.stats import chi2
-from tabular import coefficients, kept, numeric, run
+from tabular import coefficients, deal, kept, numeric, run
 
 from flower_fedcon import simulate
 from flower_fedcon.errors import ConfigError
@@ -269,3 +269,21 @@ def test_a_report_counts_the_events(folder):
     report = run(problem(folder, "affairs", "poisson"), 3).report
     whole = f"{d['affairs'].sum():.10g}"
     assert f"sum of 'affairs': {whole}" in report.lines
+
+
+def test_a_multinomial_run_writes_both_forms_of_its_coefficients(tmp_path):
+    """Those that sum to 0, and those of each class against the first, which its report shows."""
+    rng = np.random.default_rng(0)
+    d = pd.DataFrame({"x": rng.normal(size=120), "kind": rng.choice(["a", "b", "c"], 120)})
+    schema = {"target": "kind", "classes": ["a", "b", "c"], "features": {"x": "numeric"}}
+    problem = tables(data=deal(tmp_path, d), schema=schema, inference="model")
+    report = run(problem, run_dir=tmp_path / "run").report
+    found = pd.read_csv(tmp_path / "run" / "coefficients_against_first.csv", index_col="column")
+    known = sm.MNLogit(d["kind"], sm.add_constant(d[["x"]])).fit(disp=0, tol=1e-12)
+    both = known.params.set_axis(["b", "c"], axis=1), known.bse.set_axis(["b", "c"], axis=1)
+    for name, own in zip(("per_unit_against_first", "std_error"), both, strict=True):
+        for mark in "bc":
+            assert found.loc[f"x [{mark}]", name] == pytest.approx(own.loc["x", mark], rel=1e-5)
+    assert found.loc["x [b]", "odds_ratio"] == pytest.approx(np.exp(both[0].loc["x", "b"]), 1e-5)
+    assert np.isnan(found.loc["(intercept) [b]", "odds_ratio"])
+    assert "coefficients_against_first.csv are of each class against the first" in report.text

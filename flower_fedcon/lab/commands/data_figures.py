@@ -125,6 +125,8 @@ def curves(
             f"{kind} test: chi2 {test.statistic:.4g}, {test.degrees} degrees of freedom, "
             f"p = {test.pvalue:.3g}"
         )
+        if test.caution:
+            say(test.caution)
     if output is not None:
         draw_curves(by_arm, output, clients[0].schema.target)
         say(f"figure: {output}")

@@ -110,7 +110,8 @@ def check(
     if wrong:
         say("The summary leaves out tables that do not fit.")
     findings = [*notes, *seen.findings]
-    say("What stands out:" if findings else "Nothing stands out.")
+    if findings or not (wrong or seen.refusals):
+        say("What stands out:" if findings else "Nothing stands out.")
     for finding in findings:
         say(f"- {printable(finding)}")
     for refusal in seen.refusals:

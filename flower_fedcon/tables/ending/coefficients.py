@@ -17,6 +17,15 @@ from flower_fedcon.runs.plan import Plan
 from flower_fedcon.tables.design import of_quantiles
 from flower_fedcon.tables.ending.convergence import Convergence, least_weight
 from flower_fedcon.tables.ending.final_intercepts import OfTables, check_random, has_random
+from flower_fedcon.tables.row_weights import (
+    FREQUENCY,
+    NO_OWN_FITS,
+    NO_RANDOM,
+    SAMPLING,
+    check_sampling,
+    kind_of_weights,
+    of_sites,
+)
 from flower_fedcon.tables.statistics.after_fit import estimates_at
 from flower_fedcon.tables.statistics.debiased import expect_lasso
 from flower_fedcon.tables.statistics.estimates import (
@@ -43,6 +52,8 @@ def check_inference(plan: Plan, strategy: Method[Any], setup: OfTables) -> str |
         strategy.regularizer, setup.layout.shape
     )
     if has_random(setup):
+        if _kind_of_weights(setup, "random intercepts") == SAMPLING:
+            raise ConfigError(NO_RANDOM)
         check_random(
             setup, method, heterogeneity=plan.heterogeneity,
             private=strategy.privacy is not None, penalised=bool(penalised),
@@ -56,6 +67,10 @@ def check_inference(plan: Plan, strategy: Method[Any], setup: OfTables) -> str |
         raise ConfigError(
             f"inference={method!r} is for runs on tables: for arrays give the estimators inference="
         )
+    if _kind_of_weights(setup, "errors") == SAMPLING:
+        check_sampling(method)
+        if plan.heterogeneity:
+            raise ConfigError(NO_OWN_FITS)
     if strategy.privacy is not None:
         raise ConfigError(
             f"inference={method!r} cannot be used with privacy={strategy.privacy!r}: no noise "
@@ -74,6 +89,16 @@ def check_inference(plan: Plan, strategy: Method[Any], setup: OfTables) -> str |
             + PENALISED.format(how="l1 = 0 and l2 = 0")
         )
     return check_method(prepared.loss, method)
+
+
+def _kind_of_weights(setup: OfTables, what: str) -> str:
+    """Return what the rows' weights mean."""
+    prepared = setup.preparation
+    schema = None if prepared is None else prepared.stated
+    if prepared is None or schema is None or not schema.weight:
+        return FREQUENCY
+    doubt = "" if schema.weight_kind else of_sites(setup.names, prepared.weights, prepared.rows)
+    return kind_of_weights(schema.weight_kind, what, doubt)
 
 
 def _penalty(strategy: Method[Any], setup: OfTables) -> str:
@@ -123,7 +148,9 @@ def estimates_of(
     try:
         names = np.array(prepared.entries(x.shape), dtype=object).reshape(x.shape)
         entries = (names if x.ndim == 1 else names[:, 1:]).reshape(-1).tolist()
-        fit = estimates_at(partial(total_sums, server, engine), prepared.loss, method, entries, x)
+        ask, schema = partial(total_sums, server, engine), prepared.stated
+        kind = (schema.weight_kind if schema is not None else "") or FREQUENCY
+        fit = estimates_at(ask, prepared.loss, method, entries, x, kind)
     except FedConError as error:  # it must not end a finished run
         return f"no standard errors: {error}"
     if method == DEBIASED:

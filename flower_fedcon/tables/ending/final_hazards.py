@@ -12,9 +12,10 @@ import numpy as np
 
 from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.server import Server
-from flower_fedcon.errors import FedConError, first_few
+from flower_fedcon.errors import ConfigError, FedConError, first_few
 from flower_fedcon.runs.final_sums import asked, total_sums
 from flower_fedcon.tables import own_files
+from flower_fedcon.tables.row_weights import NO_HAZARDS, SAMPLING
 from flower_fedcon.tables.statistics.after_fit import proportionality_test
 from flower_fedcon.tables.statistics.hazards import (
     LOG,
@@ -116,7 +117,10 @@ def final_hazards(server: Server, engine: Engine, times: Array) -> Hazards:
     columns, kind = len(prepared.names), float(TRANSFORMS.index(LOG))
     shapes = shapes_in_time(columns)
     test: Proportionality | str
+    schema = prepared.stated
     try:
+        if schema is not None and schema.weight_kind == SAMPLING:
+            raise ConfigError(NO_HAZARDS)
         test = proportionality_test(
             LOG,
             prepared.names,

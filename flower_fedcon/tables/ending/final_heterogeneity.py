@@ -84,7 +84,7 @@ def lines_of(found: Heterogeneity) -> list[str]:
     order = np.argsort(found.pvalues, kind="stable")[: None if few else _SHOWN].tolist()
     for k in order:
         said = (
-            f"  {found.names[k]}: Q {found.q[k]:.4g} with {found.df} degrees of freedom, "
+            f"  {found.names[k]}: Q {found.q[k]:.4g} with {found.dfs[k]} degrees of freedom, "
             f"p = {found.pvalues[k]:.3g}, I^2 {100 * found.i2[k]:.0f} %, "
             f"tau^2 {found.tau2[k]:.3g}; fixed effect {found.fixed[k]:.4g}, "
             f"random effects {found.random[k]:.4g}"
@@ -95,6 +95,9 @@ def lines_of(found: Heterogeneity) -> list[str]:
                 f"{found.ratio_df[k]:.0f}, p = {found.ratio_pvalues[k]:.3g}"
             )
         lines.append(said)
+    for name, known in zip(found.names, np.isfinite(found.values).T, strict=True):
+        if absent := [found.sites[j] for j in np.flatnonzero(~known).tolist()]:
+            lines.append(f"  {name}: rows of {first_few(absent)} alone tell nothing of it")
     for site, why in found.left_out.items():
         lines.append(f"not fitted alone: {first_few([site])}: {why}")
     return lines
@@ -108,7 +111,7 @@ def table_of(found: Heterogeneity, pooled: Estimates) -> str:
     writer.writerow([*HEADER, *each])
     parts = [
         pooled.values, pooled.bse, found.fixed, found.fixed_bse, found.random, found.random_bse,
-        found.q, np.full(len(found.q), float(found.df)), found.pvalues, found.i2, found.tau2,
+        found.q, found.dfs.astype(float), found.pvalues, found.i2, found.tau2,
         found.ratio, found.ratio_df, found.ratio_pvalues,
         *(column for pair in zip(found.values, found.bse, strict=True) for column in pair),
     ]  # fmt: skip

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -48,6 +49,11 @@ class OfTables(Protocol):
     @property
     def layout(self) -> Layout:
         """The layout of the model."""
+        ...
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The clients' names."""
         ...
 
     @property

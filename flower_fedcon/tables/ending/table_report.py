@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,9 +25,10 @@ from flower_fedcon.tables.ending.joint_tests import joint_tests
 from flower_fedcon.tables.families import family_of
 from flower_fedcon.tables.fitted import FittedModel
 from flower_fedcon.tables.log_rank import LogRank
+from flower_fedcon.tables.own_files import AGAINST_FIRST as AGAINST_HEADER
 from flower_fedcon.tables.own_files import COEFFICIENTS as HEADER
 from flower_fedcon.tables.own_files import CURVES as CURVES_HEADER
-from flower_fedcon.tables.preparation import Preparation, left_out_in_words
+from flower_fedcon.tables.preparation import INTERCEPT, Preparation, left_out_in_words
 from flower_fedcon.tables.product_limit import KaplanMeier
 from flower_fedcon.tables.quality import Quality
 from flower_fedcon.tables.risk_counts import Curves
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from flower_fedcon.tables.ending.final_exchanges import FinalAnswers
 
 NAME, COEFFICIENTS, CURVES = "report.txt", "coefficients.csv", "curves.csv"
+AGAINST_FIRST = "coefficients_against_first.csv"
 QUALITY, DESCRIPTIVES = "quality.json", "descriptives.csv"
 _NO_DISPERSION = 1e-4  # alpha times the mean: the variance beyond Poisson's, relative to the mean
 _DIGITS = 1e-6  # the accuracy of sums of squares, for a length of 1
@@ -155,6 +157,11 @@ class Report:
         V = None if estimates.method == DEBIASED else shown.covariance
         if x.ndim == 1:
             lines += joint_tests(estimates, preparation)
+        else:
+            lines.append(
+                f"coefficients above and in {COEFFICIENTS} sum to 0 over the classes; those below "
+                f"and in {AGAINST_FIRST} are of each class against the first"
+            )
         if preparation.imputed:
             lines.append("errors and tests treat the filled-in cells as observed values")
         for name, value, error, p in () if ending.random is None else ending.random.parts:
@@ -221,6 +228,8 @@ class Report:
                 cells += [math.nan if math.isnan(values[-1]) else _exp(v) for v in logs]
             writer.writerow([name, *("" if math.isnan(v) else repr(v) for v in cells)])
         write_text(folder / COEFFICIENTS, out.getvalue())
+        if self.estimates is not None and self.estimates.family.several:
+            write_csv(folder / AGAINST_FIRST, _against_first(self.estimates))
         if self.described is not None:
             write_csv(folder / DESCRIPTIVES, self.described.table)
         if self.curves is not None:
@@ -238,6 +247,23 @@ class Report:
             write_text(folder / HETEROGENEITY, table_of(self.heterogeneity, self.estimates))
         if self.quality is not None:
             write_text(folder / QUALITY, json.dumps(self.quality.stated, indent=1) + "\n")
+
+
+def _against_first(found: Estimates) -> dict[str, Any]:
+    """Return the table of a multinomial model's classes against the first."""
+    ends = found.conf_int()
+    ratio = found.family.ratio.replace(" ", "_")
+    free = np.array([name.startswith(INTERCEPT) for name in found.names])  # no ratio of these
+    logs = (found.values, ends[:, 0], ends[:, 1])
+    ratios = [np.where(free, np.nan, np.exp(np.minimum(one, 700.0))).tolist() for one in logs]
+    names = (*AGAINST_HEADER, "std_error", found.letter, "p_value", "lower", "upper",
+             ratio, f"{ratio}_lower", f"{ratio}_upper")  # fmt: skip
+    parts = (
+        found.values, found.bse, found.statistics, found.pvalues, ends[:, 0], ends[:, 1],
+    )  # fmt: skip
+    columns = [*(part.tolist() for part in parts), *ratios]
+    cells = [[None if math.isnan(v) else v for v in column] for column in columns]
+    return dict(zip(names, [list(found.names), *cells], strict=True))
 
 
 def exponential_of(loss: str) -> str:
@@ -287,7 +313,7 @@ def _in_time(curves: Curves | None) -> Iterator[str]:
     for stratified in (False, True) if len(by_arm) > 1 else ():
         try:
             arms = np.array(curves.arms)
-            test = LogRank.of_counts(curves.at_risk, curves.events, arms, stratified)
+            test = LogRank.of_counts(curves.at_risk, curves.events, arms, stratified, grid=True)
         except ConfigError as error:
             yield f"log-rank test: {error}"
         else:
@@ -296,6 +322,8 @@ def _in_time(curves: Curves | None) -> Iterator[str]:
                 f"{kind}: chi2 {test.statistic:.5g}, degrees of freedom {test.degrees}, "
                 f"p = {test.pvalue:.3g}"
             )
+            if test.caution and not stratified:
+                yield f"  {test.caution}"
 
 
 def centred(x: Array, preparation: Preparation, server: Server) -> Array:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from flower_fedcon.tables.families.base import RESIDUAL, family_of
+from flower_fedcon.tables.row_weights import FREQUENCY, SAMPLING
 from flower_fedcon.tables.statistics.debiased import debiased
 from flower_fedcon.tables.statistics.estimates import DEBIASED, Estimates, estimate, shapes_of
 from flower_fedcon.tables.statistics.hazards import Proportionality, tested
@@ -17,11 +18,24 @@ from flower_fedcon.tables.statistics.intercept_variance import (
     fit_marginal,
     fit_squared,
 )
-from flower_fedcon.tables.statistics.site_sums import KINDS, MODEL, free_parameters, free_values
+from flower_fedcon.tables.statistics.site_sums import (
+    KINDS,
+    MODEL,
+    SAMPLED,
+    free_parameters,
+    free_values,
+)
 from flower_fedcon.validation import Array
 
 
-def estimates_at(ask: Ask, loss: str, method: str, names: Sequence[str], x: Array) -> Estimates:
+def estimates_at(
+    ask: Ask,
+    loss: str,
+    method: str,
+    names: Sequence[str],
+    x: Array,
+    weights: str = FREQUENCY,
+) -> Estimates:
     """Return the estimates at a model, in the sites' units.
 
     Parameters
@@ -34,6 +48,8 @@ def estimates_at(ask: Ask, loss: str, method: str, names: Sequence[str], x: Arra
         The free parameters' names.
     x : array
         The model.
+    weights : {"frequency", "sampling"}
+        What the rows' weights mean.
 
     Raises
     ------
@@ -41,10 +57,11 @@ def estimates_at(ask: Ask, loss: str, method: str, names: Sequence[str], x: Arra
         If the sums give no estimates.
     """
     kind = MODEL if method == DEBIASED else method
-    sums = ask("estimates", shapes_of(free_parameters(x.shape), kind), x, method=KINDS[kind])
+    number = KINDS[kind] + (SAMPLED if weights == SAMPLING else 0.0)
+    sums = ask("estimates", shapes_of(free_parameters(x.shape), kind), x, method=number)
     if method == DEBIASED:
         return debiased(loss, names, x, sums)
-    return estimate(loss, method, names, free_values(x), sums)
+    return estimate(loss, method, names, free_values(x), sums, weights)
 
 
 def random_fit(

@@ -11,6 +11,8 @@ import numpy as np
 
 from flower_fedcon.errors import ConfigError, first_few
 from flower_fedcon.tables.families.base import NONE, PEARSON, RESIDUAL, Family, family_of
+from flower_fedcon.tables.row_weights import FREQUENCY, SAMPLING
+from flower_fedcon.tables.row_weights import NO_LIKELIHOOD as NO_LIKELIHOOD_OF_SAMPLES
 from flower_fedcon.tables.statistics.site_sums import (
     CLUSTER,
     METHODS,
@@ -31,10 +33,16 @@ PENALISED = (
 )
 DEBIASED = "debiased"
 """The method of estimators with a penalty."""
-_FEW_CLUSTERS = 30
+_FEW_CLUSTERS, _FEW_SAID = 30, "clusters are few, so errors are rough"
 _SINGULAR = 1e3  # machine epsilons, times parameters: an eigenvalue that counts as 0
 _NAMED = 0.1  # relative to a direction's largest entry
 _STOPPED = 1e-4  # Newton's decrement, in squared standard errors, from which a fit has not ended
+_LARGE_SHAPE = 1e-5  # of the right side below which the start, an expansion, is exact enough
+_EXACT = 1e-20  # the residuals' sum of squares, relative to that of the fit: rounding alone
+_NO_ERRORS = (
+    "the model fits all outcomes exactly, as a constant outcome, or one that is computed from the "
+    "columns: what is left is rounding, so there are no standard errors, tests or likelihood"
+)
 _JOINT = (
     "errors are from the observed information of all parameters, log alpha included, as in "
     "statsmodels (R's glm.nb treats alpha as known, and uses the expected information)"
@@ -90,7 +98,7 @@ class Estimates:
     values : array, shape (p,)
     covariance : array, shape (p, p)
     n : float
-        The sum of the rows' weights.
+        The sum of the rows' weights; the number of rows with sampling weights.
     loglik, deviance, pearson : float
         NaN without a likelihood.
     dispersion : float
@@ -108,6 +116,8 @@ class Estimates:
     events : float
         The weighted number of events of a Cox model; else NaN.
     notes : tuple of str
+    weights : {"frequency", "sampling"}
+        What the rows' weights mean.
     """
 
     family: Family
@@ -127,6 +137,12 @@ class Estimates:
     counted: int = 0
     events: float = math.nan
     notes: tuple[str, ...] = ()
+    weights: str = FREQUENCY
+
+    @property
+    def doubts(self) -> list[str]:
+        """Those of `notes` that say why errors are rough, or that there are none."""
+        return [note for note in self.notes if note == _NO_ERRORS or _FEW_SAID in note]
 
     @property
     def bse(self) -> Array:
@@ -274,6 +290,8 @@ class Estimates:
                 f"{self.n:g} rows, and {smaller.family.name} with {smaller.counted} and "
                 f"{smaller.n:g}"
             )
+        if SAMPLING in (self.weights, smaller.weights):
+            raise ConfigError(NO_LIKELIHOOD_OF_SAMPLES)
         if math.isnan(self.loglik):
             raise ConfigError(
                 f"a {self.family.name} loss is not a likelihood, so there is no "
@@ -284,7 +302,12 @@ class Estimates:
 
 
 def estimate(
-    name: str, method: str, names: Sequence[str], values: Array, sums: Mapping[str, Array]
+    name: str,
+    method: str,
+    names: Sequence[str],
+    values: Array,
+    sums: Mapping[str, Array],
+    weights: str = FREQUENCY,
 ) -> Estimates:
     """Return the estimates that follow from all sites' sums.
 
@@ -298,6 +321,8 @@ def estimate(
     values : array, shape (p,)
     sums : dict
         The sums over sites of `site_sums.estimates`.
+    weights : {"frequency", "sampling"}
+        What the rows' weights mean.
 
     Raises
     ------
@@ -306,7 +331,8 @@ def estimate(
     """
     family, p, names = family_of(name), len(names), tuple(names)
     n, loglik, deviance, pearson, last, clusters, intercepts = sums["numbers"].tolist()
-    inverse = inverted(unpacked(sums["information"], p), names)
+    information = unpacked(sums["information"], p)
+    inverse = inverted(information, names)
     notes = list(_unfinished(inverse, sums["score"]))
     if intercepts:
         notes.append(f"each of {intercepts:.0f} sites has its own intercept, which stays there")
@@ -314,15 +340,22 @@ def estimate(
         notes.append(_JOINT)
     counted = p + int(intercepts)
     left = n - counted
+    if weights == SAMPLING:
+        notes.append("weights are of sampling: errors take each row once, and have no likelihood")
     if left <= 0 and (family.scale in (RESIDUAL, PEARSON) or method != MODEL):
         raise ConfigError(
             f"{n:g} rows are too few to estimate a variance beside {counted} parameters: leave "
             f'columns out, or use inference="model" if phi is known'
         )
     phi, shape, more = 1.0, math.nan, 0
-    if family.scale == RESIDUAL:
+    exact = _is_exact(family, method, values, information, n, deviance, pearson)
+    if exact:
+        notes.append(_NO_ERRORS)
+        phi = loglik = math.nan
+        more = int(family.scale == PEARSON)
+    elif family.scale == RESIDUAL:
         phi = deviance / left
-        loglik = -0.5 * n * (math.log(2.0 * math.pi * deviance / n) + 1.0) if deviance else math.inf
+        loglik = -0.5 * n * (math.log(2.0 * math.pi * deviance / n) + 1.0)
     elif family.scale == PEARSON:
         phi, more = pearson / left, 1
         shape, loglik = gamma_shape(n, deviance, last)
@@ -330,6 +363,8 @@ def estimate(
         phi = loglik = deviance = pearson = math.nan
     elif method == QUASI:
         phi, loglik = pearson / left, math.nan
+    if weights == SAMPLING:
+        phi = shape = loglik = deviance = pearson = math.nan
     df = math.inf
     if method in (MODEL, QUASI):
         V = phi * inverse
@@ -338,6 +373,13 @@ def estimate(
         V = inverse @ unpacked(sums["meat"], p) @ inverse
         if method == ROBUST:
             V *= 1.0 if family.compares else n / left
+            if family.scale == RESIDUAL:
+                notes.append(
+                    f"robust tests are by the normal distribution (z), as statsmodels' are; R's "
+                    f"coeftest takes t with {left:g} degrees of freedom"
+                )
+    if exact:
+        V = np.full((p, p), math.nan)
     if method == CLUSTER:
         if clusters < 2:
             raise ConfigError(
@@ -350,8 +392,7 @@ def estimate(
         if clusters < _FEW_CLUSTERS:
             df = clusters - 1.0
             notes.append(
-                f"{clusters:.0f} clusters are few, so errors are rough; tests use t with {df:.0f} "
-                f"degrees of freedom"
+                f"{clusters:.0f} {_FEW_SAID}; tests use t with {df:.0f} degrees of freedom"
             )
         if clusters <= p:
             notes.append(
@@ -377,7 +418,20 @@ def estimate(
         counted=counted,
         events=last if family.compares else math.nan,
         notes=tuple(notes),
+        weights=weights,
     )
+
+
+def _is_exact(
+    family: Family, method: str, values: Array, information: Array, n: float, deviance: float,
+    pearson: float,
+) -> bool:  # fmt: skip
+    """Return whether residuals are rounding alone, and errors would be computed from them."""
+    if family.scale == RESIDUAL:
+        return deviance <= _EXACT * float(values @ information @ values)
+    if family.compares or family.scale == NONE or (method == MODEL and family.scale != PEARSON):
+        return False
+    return pearson <= _EXACT * n
 
 
 def inverted(information: Array, names: Sequence[str]) -> Array:
@@ -439,7 +493,7 @@ def gamma_shape(n: float, deviance: float, log_y: float) -> tuple[float, float]:
         return math.inf, math.inf
     target = half / n
     k = (3.0 - target + math.sqrt((target - 3.0) ** 2 + 24.0 * target)) / (12.0 * target)
-    for _ in range(50):
+    for _ in range(50 if target > _LARGE_SHAPE else 0):
         step = (math.log(k) - float(digamma(k)) - target) / (1.0 / k - float(polygamma(1, k)))
         k, before = max(k - step, 0.1 * k), k
         if abs(k - before) <= 1e-14 * k:

@@ -99,6 +99,7 @@ def variance_ratio(objective: Any, down: Payload, least: int = 1) -> Payload:
     r, t, n = float(down["ratio"]), rows.sums, rows.counts
     _expect_sizes(at, n, least)
     shrunk = 1.0 / (1.0 + n * r)
+    means = t / np.where(n > 0, n, 1.0)[:, None]
 
     def outer(counts: Array) -> Array:
         return packed((t * counts[:, None]).T @ t)
@@ -106,7 +107,8 @@ def variance_ratio(objective: Any, down: Payload, least: int = 1) -> Payload:
     shares = n * shrunk
     numbers = [n.sum(), (n > 0).sum(), np.log1p(n * r).sum(), shares.sum(), shares @ shares]
     return {
-        "products": packed(rows.products) - outer(r * shrunk),
+        # Z'Z - sum r / (1 + n r) t t', without the digits that groups far apart would cost.
+        "products": packed(rows.within + (means * (n * shrunk)[:, None]).T @ means),
         "slopes": -outer(np.square(shrunk)),
         "curvatures": outer(2.0 * n * shrunk**3),
         "numbers": np.array(numbers, np.float64),
@@ -156,7 +158,7 @@ def effects(objective: Any, down: Payload, least: int = 1) -> Payload:
 class Grouped(NamedTuple):
     """The rows Z of a linear model, with the residuals as their last column, by group."""
 
-    products: Array  # Z'Z, by weight
+    within: Array  # the products of rows minus their group's mean, by weight
     sums: Array  # by group, shape (groups, p + 1)
     counts: Array  # the sum of each group's weights
 
@@ -166,12 +168,19 @@ def grouped(at: Fitted) -> Grouped:
     codes = _groups(at)
     rows = at.loss.rows[:, kept_columns(at)]
     left = at.loss.targets - at.scores
-    by, weighted = group_sums(codes, at.w), at.w * left
-    sums, across = by @ rows, np.asarray(rows.T @ weighted).reshape(-1, 1)
-    squares = RowScores(at.w, np.ones(len(at.w)), rows).squares()
-    products = np.block([[squares, across], [across.T, np.array([[weighted @ left]])]])
-    sums = sums if isinstance(sums, np.ndarray) else sums.toarray()
-    return Grouped(products, np.column_stack([sums, by @ left]), by @ np.ones(len(at.w)))
+    by = group_sums(codes, at.w)
+    sums, counts = by @ rows, by @ np.ones(len(at.w))
+    sums = np.column_stack([sums if isinstance(sums, np.ndarray) else sums.toarray(), by @ left])
+    means = sums / np.where(counts > 0, counts, 1.0)[:, None]
+    left = left - means[codes, -1]
+    if isinstance(rows, np.ndarray):
+        rows, between = rows - means[codes, :-1], 0.0
+    else:
+        between = (means[:, :-1] * counts[:, None]).T @ means[:, :-1]
+    squares = RowScores(at.w, np.ones(len(at.w)), rows).squares() - between
+    across = np.asarray(rows.T @ (at.w * left)).reshape(-1, 1)
+    within = np.block([[squares, across], [across.T, np.array([[at.w @ left**2]])]])
+    return Grouped(within, sums, counts)
 
 
 def _groups(at: Fitted) -> Array:

@@ -24,6 +24,7 @@ import numpy as np
 
 from flower_fedcon.errors import ConfigError, RefusedError, pandas
 from flower_fedcon.objectives.base import unscaled
+from flower_fedcon.objectives.equal_times import on_grid
 from flower_fedcon.objectives.survival import CoxRegression
 from flower_fedcon.tables.risk_counts import risk_counts
 from flower_fedcon.tables.small_cells import is_few
@@ -147,6 +148,7 @@ def baseline(objective: Any, down: Payload, least: int = 1) -> Payload:
     alike = np.zeros(f.num_examples, dtype=np.intp)
     _, events = risk_counts(f.times, f.events, alike, 1, grid, least, f.given_weights)
     ((times, hazard),) = (stratum.T for stratum in f.baseline(down["x"]).values())
+    times = on_grid(times, grid)
     whole = np.concatenate([[0.0], hazard])[np.searchsorted(times, grid, side="right")]
     last = np.maximum.accumulate(np.where(events[:, 0] > 0, np.arange(len(grid)), -1))
     return {"hazard": np.where(last >= 0, whole[last], 0.0)}

@@ -22,6 +22,8 @@ Ask = Callable[..., tuple[Mapping[str, Payload], Mapping[str, str]]]
 """(statistic, shapes, **arguments) -> the answers by site, and the reasons of sites without one."""
 _ROUNDS = 30  # iterations of Newton's method over the sites
 _SMALL = 1e-12  # a gain of a step in the deviance that ends the search
+_FLAT = 1e3 * float(np.finfo(np.float64).eps)  # times parameters: an eigenvalue that counts as 0
+_MISSED = 1e-7  # the part of a combination in the null space that is rounding
 _NAMED = 0.1  # relative to a direction's largest entry
 
 
@@ -36,11 +38,14 @@ class Heterogeneity:
     sites : tuple of str
         The N sites with their own fit.
     values, bse : array, shape (N, p)
-        The sites' estimates and model-based standard errors.
+        The sites' estimates and model-based standard errors; NaN where a site's rows tell nothing
+        of a parameter, as without a row of a category. The site then counts for the others.
     left_out : dict
         For each other site the reason.
     q, df, pvalues : array, int, array, shape (p,)
         Cochran's Q, its N - 1 degrees of freedom, and the p-value of equal effects at all sites.
+    dfs : array of int, shape (p,)
+        The degrees of freedom of each parameter, fewer than `df` where sites tell nothing of it.
     i2 : array, shape (p,)
         The share of the estimates' variation that is not due to chance, in [0, 1].
     tau2 : array, shape (p,)
@@ -73,6 +78,7 @@ class Heterogeneity:
     ratio: Array
     ratio_df: Array
     ratio_pvalues: Array
+    dfs: Array
 
     def to_frame(self) -> Any:
         """Return a data frame of one row for each parameter."""
@@ -101,6 +107,7 @@ def heterogeneity_of(
     names, sites : sequence of str
         The names of p parameters and N sites.
     values, bse : array, shape (N, p)
+        NaN where a site has no estimate.
     left_out : dict, optional
     ratio, ratio_df : array, shape (p,), optional
         NaN by default.
@@ -128,13 +135,17 @@ def heterogeneity_of(
             f"heterogeneity needs at least two sites that can be fitted alone, got {len(sites)}"
             + (f" ({why})" if why else "")
         )
-    df, w = len(sites) - 1, 1.0 / np.square(bse)
-    whole = w.sum(axis=0)
-    fixed = (w * values).sum(axis=0) / whole
-    q = (w * np.square(values - fixed)).sum(axis=0)
-    excess = np.maximum(q - df, 0.0)
-    tau2 = excess / (whole - np.square(w).sum(axis=0) / whole)
-    own = 1.0 / (np.square(bse) + tau2)
+    there = np.isfinite(values) & np.isfinite(bse)
+    dfs = there.sum(axis=0) - 1
+    w, known = np.where(there, 1.0 / np.square(bse), 0.0), np.where(there, values, 0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):  # no site, or one, tells of a parameter
+        whole = w.sum(axis=0)
+        fixed = (w * known).sum(axis=0) / whole
+        q = np.where(dfs > 0, (w * np.square(known - fixed)).sum(axis=0), np.nan)
+        excess = np.maximum(q - dfs, 0.0)
+        tau2 = excess / (whole - np.square(w).sum(axis=0) / whole)
+        own = np.where(there, 1.0 / (np.square(bse) + tau2), 0.0)
+        random, random_bse = (own * known).sum(axis=0) / own.sum(axis=0), own.sum(axis=0) ** -0.5
     none = np.full(len(fixed), np.nan)
     ratio = none if ratio is None else ratio
     ratio_df = none if ratio_df is None else ratio_df
@@ -145,17 +156,18 @@ def heterogeneity_of(
         bse=bse,
         left_out=left_out,
         q=q,
-        df=df,
-        pvalues=np.asarray(chi2.sf(q, df)),
-        i2=np.divide(excess, q, out=np.zeros_like(q), where=q > 0),
+        df=len(sites) - 1,
+        pvalues=np.asarray(chi2.sf(q, np.maximum(dfs, 1))),
+        i2=np.divide(excess, q, out=np.zeros_like(q), where=~(q <= 0)),
         tau2=tau2,
         fixed=fixed,
-        fixed_bse=np.sqrt(1.0 / whole),
-        random=(own * values).sum(axis=0) / own.sum(axis=0),
-        random_bse=np.sqrt(1.0 / own.sum(axis=0)),
+        fixed_bse=np.where(dfs >= 0, np.maximum(whole, np.finfo(float).tiny) ** -0.5, np.nan),
+        random=random,
+        random_bse=random_bse,
         ratio=ratio,
         ratio_df=ratio_df,
         ratio_pvalues=np.asarray(chi2.sf(ratio, ratio_df)),
+        dfs=dfs,
     )
 
 
@@ -215,24 +227,22 @@ def found_by_sites(
     left_out, sites, values, errors = dict(why), [], [], []
     for site, sums in told.items():
         try:
-            fit = _alone(pooled, sums)
+            own, own_errors = _alone(pooled, sums, np.eye(p) if units is None else units)
         except ConfigError as error:
             singular = not sums["step"].any()
             left_out[site] = ((lacking or {}).get(site) if singular else None) or str(error)
             continue
-        if units is not None:
-            fit = fit.mapped(units, pooled.names)
         sites.append(site)
-        values.append(fit.values)
-        errors.append(fit.bse)
+        values.append(own)
+        errors.append(own_errors)
     both = np.array(values), np.array(errors)
     if len(sites) < 2:
         return heterogeneity_of(pooled.names, sites, *both, left_out)  # raises, with the reasons
     return heterogeneity_of(pooled.names, sites, *both, left_out, *_against_own(ask, pooled, x))
 
 
-def _alone(pooled: Estimates, told: Payload) -> Estimates:
-    """Return a site's own estimates.
+def _alone(pooled: Estimates, told: Payload, units: Array) -> tuple[Array, Array]:
+    """Return a site's own estimates and their errors; NaN for those of which its rows tell nothing.
 
     Raises
     ------
@@ -247,7 +257,39 @@ def _alone(pooled: Estimates, told: Payload) -> Estimates:
             f"{first_few(names, what='column')} separates the outcome there, so a fit to these "
             f"rows alone diverges"
         )
-    return estimate(pooled.family.name, MODEL, pooled.names, told["values"], told)
+    name, values = pooled.family.name, told["values"]
+    try:
+        fit = estimate(name, MODEL, pooled.names, values, told).mapped(units, pooled.names)
+        return fit.values, fit.bse
+    except ConfigError:
+        known, covariance = _known(told, len(values), units)
+        if not known.any():
+            raise
+    n, _, deviance, *_, own = told["numbers"].tolist()
+    left = n - own - np.linalg.matrix_rank(covariance, hermitian=True)
+    if family_of(name).scale == RESIDUAL:
+        if not left > 0:
+            raise ConfigError(f"{n:g} rows are too few for a fit to them alone")
+        covariance = covariance * (deviance / left)
+    errors = np.sqrt(np.diag(units @ covariance @ units.T))
+    return np.where(known, units @ values, np.nan), np.where(known, errors, np.nan)
+
+
+def _known(told: Payload, size: int, units: Array) -> tuple[Array, Array]:
+    """Return which combinations of coefficients a singular information determines, and its inverse.
+
+    They are those orthogonal to its null space, on whose complement the inverse is taken.
+    """
+    information = unpacked(told["information"], size)
+    lengths = np.sqrt(np.diag(information))
+    lengths[lengths == 0] = 1.0
+    values, vectors = np.linalg.eigh(information / lengths / lengths[:, None])
+    flat = values <= _FLAT * len(values)
+    inverse = np.where(flat, 0.0, 1.0 / np.where(flat, 1.0, values))
+    covariance = (vectors * inverse) @ vectors.T / lengths / lengths[:, None]
+    combined = units / lengths
+    missed = np.linalg.norm(combined @ vectors[:, flat], axis=1)
+    return missed <= _MISSED * np.linalg.norm(combined, axis=1), covariance
 
 
 def _against_own(ask: Ask, pooled: Estimates, x: Array) -> tuple[Array, Array]:

@@ -29,6 +29,7 @@ _START = 0.5  # the first deviation (for the squared loss relative to the residu
 _UP = 1.5  # the largest rise of its logarithm in a step
 _DOWN = 0.25  # the smallest factor of the deviation in a step
 _FLAT = 1e-7  # a remaining gain in log-likelihood at which a deviation counts as 0
+_STALLED = 1e-9  # a step of theta that is too short to be told from rounding
 _ROUNDING = 1e3  # rounding of a log-likelihood, in machine epsilons
 
 
@@ -190,6 +191,14 @@ def fit_squared(
         lambda theta: told(theta).point(theta), start, ("log sd",), family.far,
         family.endless, tol, most,
     )  # fmt: skip
+    if left > tol and exchanges < most:
+        # Groups far apart have left few digits of the residuals at x: go on from a nearer model.
+        x = x + _Profile(names, x, best.sums, math.exp(2.0 * float(best.theta[0])), reml).change
+        best, more, left = _climb(
+            lambda theta: told(theta).point(theta), best.theta, ("log sd",), family.far,
+            family.endless, tol, most - exchanges,
+        )  # fmt: skip
+        exchanges += more
     r = math.exp(2.0 * float(best.theta[0]))
     at = null if best.flat else _Profile(names, x, best.sums, r, reml)
     estimates = Estimates(
@@ -240,7 +249,14 @@ class _Profile:
         left = n - p if reml else n
         rss, slope = float(b @ M @ b), M1 @ b
         digit = _ROUNDING * float(np.finfo(float).eps)  # of the scores, whose squares' sum this is:
-        if not (left > 0 and rss > digit * digit * float(x @ M[:p, :p] @ x)):
+        exact = left > 0 and not rss > digit * digit * float(x @ M[:p, :p] @ x)
+        if exact and n > p + groups:
+            raise ConfigError(
+                "the columns and intercepts fit all outcomes exactly, so nothing is left of which "
+                "a residual variance follows: check the target, which may be constant or computed "
+                "from the columns"
+            )
+        if exact or not left > 0:
             raise ConfigError(
                 f"{n:g} rows are too few for {p} coefficients and a residual variance: leave "
                 f"columns out"
@@ -302,6 +318,8 @@ def _climb(
         if best is not None:
             digit = _ROUNDING * float(np.finfo(float).eps) * abs(best.loglik)
             if not point.loglik >= best.loglik - digit:
+                if float(np.abs(theta - best.theta).max()) < _STALLED:
+                    return best, done, left
                 theta = 0.5 * (theta + best.theta)
                 continue
         best, g, J = point, point.score, point.information

@@ -7,7 +7,13 @@ import numpy as np
 from flower_fedcon.core.exchange import Site
 from flower_fedcon.layout import Layout
 from flower_fedcon.tables.quality import MOST_COUNTS
-from flower_fedcon.tables.statistics.site_sums import CLUSTER, KINDS, free_parameters, most_numbers
+from flower_fedcon.tables.statistics.site_sums import (
+    CLUSTER,
+    KINDS,
+    SAMPLED,
+    free_parameters,
+    most_numbers,
+)
 from flower_fedcon.wire.payloads import Payload
 
 
@@ -26,7 +32,7 @@ def check_parameters(site: Site, down: Payload, deviations: int) -> None:
 
 def of_clusters(down: Payload) -> bool:
     """Return whether a request for "estimates" is for sums over clusters, which may be small."""
-    return float(down["method"]) == KINDS[CLUSTER]
+    return float(down["method"]) % SAMPLED == KINDS[CLUSTER]
 
 
 def models_apart(down: Payload) -> int:

@@ -9,13 +9,14 @@ information : p (p + 1) / 2 numbers
 score : p numbers
     The sum of the rows' scores. Over all sites it vanishes at the estimate.
 meat : p (p + 1) / 2 numbers
-    For robust errors the sum of s_i s_i' over rows; for clustered errors the sum of s_c s_c' over
-    clusters, with s_c a cluster's sum of scores; absent for "model".
+    For robust errors the sum of w_i s_i s_i' over rows, with sampling weights of w_i^2 s_i s_i';
+    for clustered errors the sum of s_c s_c' over clusters, with s_c a cluster's sum of scores;
+    absent for "model".
 numbers : 7 numbers, `NUMBERS`
-    The sum of the weights; the log-likelihood; the deviance; Pearson's chi^2; the sum of log y for
-    the gamma family, or of the events' weights for a Cox model (else 0); the number of clusters;
-    the number of the site's own coefficients (0, or 1 for its own intercept). A site whose own
-    intercept is infinite sends only zeros.
+    The sum of the weights, or the number of rows with sampling weights; the log-likelihood; the
+    deviance; Pearson's chi^2; the sum of log y for the gamma family, or of the events' weights for
+    a Cox model (else 0); the number of clusters; the number of the site's own coefficients (0, or
+    1 for its own intercept). A site whose own intercept is infinite sends only zeros.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ NUMBERS = ("n", "loglik", "deviance", "pearson", "log_y", "clusters", "own")
 MODEL, ROBUST, CLUSTER, QUASI = METHODS = ("model", "robust", "cluster", "quasi")
 KINDS = {name: float(place) for place, name in enumerate(METHODS)} | {QUASI: 0.0}
 """The numbers of the methods on the wire; "quasi" needs the sums of "model"."""
+SAMPLED = float(len(METHODS))
+"""What is added to a method's number on the wire if the rows have sampling weights."""
 _CLUSTERS = 3  # small clusters for each parameter, like rows by the default max-parameters
 
 
@@ -53,7 +56,7 @@ class Fitted(NamedTuple):
     x: Array  # the model of f
     at: Array  # the model of the loss
     family: Family
-    w: Array  # the rows' weights as given, which count rows
+    w: Array  # the rows' weights as given
     own: int = 0  # the number of the site's own coefficients
     told: bool = True  # whether its rows carry information on the others
 
@@ -131,14 +134,15 @@ def fitted(objective: Any, x: Array) -> Fitted:
 def estimates(objective: Any, down: Payload, least: int = 1) -> Payload:
     """Return the sums for standard errors; see the module."""
     at = fitted(objective, down["x"])
-    method = METHODS[int(down["method"])]
+    sampled, place = divmod(int(down["method"]), len(METHODS))
+    method = METHODS[place]
     scores, total = row_scores(at), 0.0
     answer: Payload = {}
     information = _information(at, expected=at.family.expected and method == MODEL)
     answer["information"] = packed(information)
     answer["score"] = scores.total()
     if method == ROBUST:
-        answer["meat"] = packed(scores.squares())
+        answer["meat"] = packed(scores.squares(power=2 if sampled else 1))
     if method == CLUSTER:
         codes = clusters_of(at.f)
         if codes is not None:
@@ -147,6 +151,8 @@ def estimates(objective: Any, down: Payload, least: int = 1) -> Payload:
         total = float(len(sums))
         answer["meat"] = packed(sums.T @ sums)
     answer["numbers"] = np.array([*_fit(at), total, float(at.own)])
+    if sampled:
+        answer["numbers"][0] = float(np.count_nonzero(at.w))
     return answer if at.told else {name: np.zeros_like(value) for name, value in answer.items()}
 
 
@@ -224,9 +230,10 @@ class RowScores(NamedTuple):
         """Return the weighted sum of the scores."""
         return np.asarray(self.rows.T @ self._shares, dtype=np.float64).reshape(-1)
 
-    def squares(self) -> Array:
-        """Return the weighted sum of s s'."""
-        each = self.w if self.slopes is None else self.w * np.square(self.slopes)
+    def squares(self, power: int = 1) -> Array:
+        """Return the sum of w s s', or of another power of w."""
+        w = self.w**power
+        each = w if self.slopes is None else w * np.square(self.slopes)
         if not isinstance(self.rows, np.ndarray):
             total: Array = (self.rows.T @ self.rows.multiply(each[:, None])).toarray()
             return total

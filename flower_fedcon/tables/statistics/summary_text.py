@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from flower_fedcon.tables.preparation import DISPERSION, INTERCEPT
+from flower_fedcon.tables.row_weights import SAMPLING
 from flower_fedcon.tables.statistics.estimates import DEBIASED, Estimates
 from flower_fedcon.tables.statistics.site_sums import CLUSTER, MODEL, QUASI
 
@@ -50,6 +51,7 @@ class Summary(str):
         said = [
             ("Observations", f"{found.n:.10g}"),
             *([] if sites is None else [("Sites", str(sites))]),
+            *([("Weights", SAMPLING)] if found.weights == SAMPLING else []),
             ("Parameters", str(found.counted)),
             ("Standard errors", errors),
             ("Log-likelihood", _number(found.loglik)),

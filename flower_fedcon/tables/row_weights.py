@@ -1,0 +1,95 @@
+"""What the weights of rows mean.
+
+A *frequency* is a number of equal rows: a fit has as many rows as the weights sum to. A *sampling*
+weight says how many rows of a population one row stands for (a survey's weight, or the inverse of a
+probability). Coefficients are the same; errors are not. With sampling weights they are those of
+R's `survey` and `sandwich`: a row's score counts by its square, sum w_i^2 s_i s_i', a fit has as
+many rows as have a weight, and there is no likelihood.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.validation import choice
+
+FREQUENCY, SAMPLING = KINDS = ("frequency", "sampling")
+
+
+def kind_of_weights(stated: Any, inference: str, doubt: str) -> str:
+    """Return the kind of weights, by which errors are computed.
+
+    Parameters
+    ----------
+    stated : {"frequency", "sampling"} or None
+    inference : str
+        What depends on it, for the message.
+    doubt : str
+        Why the weights may not count rows; "" if they do.
+
+    Raises
+    ------
+    ConfigError
+        If the kind is not stated, and the weights do not count rows.
+
+    Examples
+    --------
+    >>> kind_of_weights(None, "errors", ""), kind_of_weights("sampling", "errors", "0.5 of a row")
+    ('frequency', 'sampling')
+    """
+    if stated:
+        return choice("weight_kind", stated, KINDS)
+    if doubt:
+        raise ConfigError(
+            f'{doubt}, and {inference} depend on what they mean: give weight_kind="{SAMPLING}" if '
+            f"a row stands for so many of a population (weights of a survey, or inverse "
+            f'probabilities), or weight_kind="{FREQUENCY}" if it stands for so many equal rows'
+        )
+    return FREQUENCY
+
+
+def of_sites(names: Sequence[str], sums: Sequence[float], rows: Sequence[int]) -> str:
+    """Return why the weights of sites may not count rows, by their sums; "" if they do.
+
+    >>> of_sites(["a", "b"], [40.0, 37.5], [12, 20])
+    'the weights of b sum to 37.5 over 20 rows'
+    """
+    for name, total, count in zip(names, sums, rows, strict=True):
+        if total != round(total) or total <= count:  # in the last case their mean may have become 1
+            return f"the weights of {name} sum to {total:.10g} over {count} rows"
+    return ""
+
+
+NO_OWN_FITS = (
+    "heterogeneity compares sites' own fits by the errors of the model, which take a weight for so "
+    f'many rows (weight_kind="{SAMPLING}"): leave it out'
+)
+NO_RANDOM = (
+    'site_effects="random" needs the likelihood of all rows, and sampling weights of rows give '
+    f'none without weights of the groups, too (weight_kind="{SAMPLING}"): use site_effects="own" '
+    'or "common" with inference="cluster"'
+)
+NO_LIKELIHOOD = (
+    f'weights of the kind "{SAMPLING}" give no likelihood, so there is no likelihood-ratio test: '
+    "use joint_test"
+)
+NO_HAZARDS = (
+    "the test of proportional hazards takes a weight for so many rows, and sampling weights count "
+    f'no rows (weight_kind="{SAMPLING}")'
+)
+
+
+def check_sampling(inference: str | None) -> None:
+    """Refuse, beside sampling weights, errors that take a weight for so many rows.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if inference not in (None, "robust", "cluster"):
+        raise ConfigError(
+            f"inference={inference!r} takes a weight for so many rows, and sampling weights count "
+            f'no rows (weight_kind="{SAMPLING}"): use inference="robust" or "cluster"'
+        )

@@ -1,0 +1,175 @@
+"""Exact fits, extreme units, missing outcomes and names that collide: said, or right."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tabular import deal, run
+
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.estimators import (
+    FederatedElasticNet,
+    FederatedGammaRegressor,
+    FederatedLasso,
+    FederatedLogisticRegression,
+    FederatedNegativeBinomial,
+    FederatedPoissonRegressor,
+)
+from flower_fedcon.sets import Box
+from flower_fedcon.survival import kaplan_meier
+from flower_fedcon.tables.builders import tables
+
+RNG = np.random.default_rng(0)
+N = 90
+X, GROUPS = RNG.normal(size=(N, 2)), np.arange(N) % 3
+EXACT = "fits all outcomes exactly"
+
+
+@given(seed=st.integers(0, 2**16), size=st.integers(-40, 40), method=st.sampled_from(
+    ["model", "robust", "cluster"]), constant=st.booleans())  # fmt: skip
+@settings(max_examples=20)
+def test_rounding_is_no_significance(seed, size, method, constant):
+    """Of a constant target, and of one that is computed from the columns, in any unit."""
+    rng = np.random.default_rng(seed)
+    A = rng.normal(size=(N, 2)) * 10.0 ** rng.uniform(-3, 3, 2)
+    y = np.full(N, 3.0) if constant else A @ rng.normal(size=2) + rng.normal()
+    with pytest.warns(UserWarning, match=EXACT):
+        model = FederatedElasticNet(0, inference=method).fit(A, 10.0**size * y, GROUPS)
+    assert np.isnan(model.bse_).all()
+    assert np.isnan(model.pvalues_).all()
+    assert np.isnan([model.loglik_, model.aic_]).all()
+    assert EXACT in model.summary()
+
+
+@pytest.mark.parametrize(
+    "fit",
+    [
+        lambda: FederatedPoissonRegressor(0, inference="quasi").fit(X, np.full(N, 3.0), GROUPS),
+        lambda: FederatedPoissonRegressor(0, inference="robust").fit(X, np.full(N, 3.0), GROUPS),
+        lambda: FederatedGammaRegressor(0, inference="model").fit(X, np.full(N, 3.0), GROUPS),
+    ],
+)
+def test_losses_whose_spread_is_estimated_say_so_too(fit):
+    with pytest.warns(UserWarning, match=EXACT):
+        model = fit()
+    assert np.isnan(model.pvalues_).all()
+
+
+def test_a_model_with_noise_has_errors_in_any_unit():
+    y = X @ [1.0, -1.0] + 1e-6 * RNG.normal(size=N)
+    errors = [
+        FederatedElasticNet(0, inference="model").fit(X, y * unit, GROUPS).bse_ / unit
+        for unit in (1.0, 1e-40, 1e40)
+    ]
+    assert np.isfinite(errors).all()
+    np.testing.assert_allclose(errors[1:], errors[:1] * 2, rtol=1e-6)
+
+
+def test_few_clusters_are_a_warning():
+    with pytest.warns(UserWarning, match="3 clusters are few, so errors are rough"):
+        FederatedElasticNet(0, inference="cluster").fit(X, RNG.normal(size=N), GROUPS)
+
+
+def texts(gone):
+    column = pd.Series(np.where(X[:, 0] > 0, "a", "b"), dtype="string")
+    column[2] = gone
+    return column
+
+
+DAYS = pd.to_timedelta(np.arange(N), unit="D")
+COUNTS = np.arange(N) % 4
+
+
+@pytest.mark.parametrize(
+    ("fit", "says"),
+    [
+        (lambda: FederatedNegativeBinomial().fit(X, 0 * COUNTS, GROUPS), "y is 0 in every row"),
+        (
+            lambda: FederatedElasticNet(0, site_effects="random").fit(X, np.ones(N), GROUPS),
+            "fit all outcomes exactly",
+        ),
+        (lambda: FederatedElasticNet(0).fit(X, 1e60 * X[:, 0], GROUPS), "in another unit"),
+        (lambda: FederatedGammaRegressor(0).fit(X, np.full(N, 1e-100), GROUPS), "in another unit"),
+        (
+            lambda: FederatedPoissonRegressor(0).fit(
+                X, COUNTS, GROUPS, offset=np.where(COUNTS == 3, -np.inf, 0.0)
+            ),
+            "offset must be finite, got -inf in row 3",
+        ),
+        (
+            lambda: FederatedLasso().fit(pd.DataFrame({"a": DAYS, "b": X[:, 0]}), COUNTS, GROUPS),
+            "column 'a' of X holds the duration",
+        ),
+        (lambda: FederatedLasso().fit(X, pd.Timestamp("2020") + DAYS, GROUPS), "y holds the date"),
+        (lambda: FederatedLasso().fit(X, DAYS, GROUPS), "y holds the duration"),
+        (
+            lambda: FederatedLogisticRegression().fit(X, texts(pd.NA), GROUPS),
+            "y has no value for 1 rows, the first of them row 2",
+        ),
+        (
+            lambda: FederatedLogisticRegression().fit(X, [None, *"ab" * 44, "a"], GROUPS),
+            "first of them row 0",
+        ),
+        (lambda: Box(0.0, np.inf), "regularizer Nonnegative"),
+        (lambda: kaplan_meier([1, 2, 3], [1, 1, 0]).at([np.nan]), "times has NaN"),
+    ],
+)
+def test_refused_with_a_remedy(fit, says):
+    with pytest.raises((ConfigError, ValueError), match=says):
+        fit()
+
+
+@pytest.mark.parametrize("name", ["sex=m", "(intercept)"])
+def test_a_feature_with_the_name_of_a_made_column_is_refused(tmp_path, name):
+    """Coefficients are found by names: `contrast` would take one of the two."""
+    rng = np.random.default_rng(1)
+    d = pd.DataFrame({name: rng.normal(size=60), "sex": rng.choice(["f", "m"], 60)})
+    d["y"] = 2 * d[name] + (d["sex"] == "m") + rng.normal(size=60)
+    schema = {"target": "y", "features": {name: "numeric", "sex": "categorical"}}
+    with pytest.raises(ConfigError, match="two columns of the model have the name"):
+        tables(data=deal(tmp_path, d), schema=schema)
+
+
+def test_an_estimator_s_column_may_not_be_named_as_its_intercept():
+    frame = pd.DataFrame(X, columns=["(intercept)", "b"])
+    with pytest.raises(ConfigError, match="two columns of the model have"):
+        FederatedElasticNet(0, inference="model").fit(frame, COUNTS, GROUPS)
+
+
+def test_targets_beyond_floating_point_are_named(tmp_path):
+    d = pd.DataFrame({"x": X[:, 0], "y": 1e160 * X[:, 1]})
+    with pytest.raises(ConfigError, match="write the column in another unit"):
+        tables(data=deal(tmp_path, d), schema={"target": "y", "features": {"x": "numeric"}})
+
+
+def test_times_in_rows_to_predict_are_refused(tmp_path):
+    """As numbers they would be nanoseconds."""
+    d = pd.DataFrame({"days": np.arange(40.0), "y": RNG.normal(size=40)})
+    schema = {"target": "y", "features": {"days": "numeric"}}
+    run(tables(data=deal(tmp_path, d), schema=schema), run_dir=tmp_path / "run")
+    from flower_fedcon import load_model
+
+    model = load_model(tmp_path / "run")
+    for column in (DAYS[:3], pd.Timestamp("2020") + DAYS[:3]):
+        with pytest.raises(ConfigError, match="rows to predict holds d"):
+            model.predict(pd.DataFrame({"days": column}))
+
+
+@pytest.mark.parametrize("ratio", [1e2, 1e3, 1e5])
+def test_random_intercepts_of_groups_far_apart(ratio):
+    """Effects are then those of own intercepts; the fit ends in a few exchanges."""
+    rng = np.random.default_rng(0)
+    groups = np.repeat(np.arange(12), 8)
+    A = rng.normal(size=(96, 2))
+    y = A @ [1.0, -1.0] + ratio * rng.normal(size=12)[groups] + rng.normal(size=96)
+    random, own = (
+        FederatedElasticNet(0, inference="model", max_iter=60, site_effects=kind).fit(A, y, groups)
+        for kind in ("random", "own")
+    )
+    assert random.n_iter_ < 40
+    np.testing.assert_allclose(random.coef_, own.coef_, atol=0.2 / ratio)
+    intercepts = np.array([(y - A @ own.coef_)[groups == j].mean() for j in range(12)])
+    assert random.site_sd_ == pytest.approx(intercepts.std(), rel=1e-3)
