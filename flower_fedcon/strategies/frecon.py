@@ -27,7 +27,7 @@ the h_i then converge linearly in the mean square with any convex psi, at the ra
 min(gamma mu, alpha S/(2 N)).
 
 State: h_i on the client; x, the x before, g, h and a mirror of the h_i (N d numbers) on the server.
-Wire: 2 vectors down (1 for COFIG; without mirror also 1 number); 2 compressed vectors up (1).
+Wire: 2 vectors down (COFIG 1, without mirror also 1 number); 2 compressed vectors up (COFIG 1).
 Participation: any; the proofs are for uniform cohorts, and convergence under others is measured. A
 client that was absent gets both models, so that q_i is always of the server's last step.
 Lost state: h_i comes back from the mirror, and nothing is lost. Without the mirror all clients
@@ -40,7 +40,7 @@ Source: Haoyu Zhao, Konstantin Burlachenko, Zhize Li, Peter Richtárik, "Faster 
 Federated Learning with Client-Variance Reduction", 2021 (arXiv:2112.13097); second-hand, from a
 program of one of the authors, with one cohort for u_i and q_i. DIANA is from Konstantin Mishchenko,
 Eduard Gorbunov, Martin Takáč, Peter Richtárik, "Distributed Learning with Compressed Gradient
-Differences", 2019 (arXiv:1901.09269), and the step of COFIG is derived by Eduard Gorbunov, Filip
+Differences", 2019 (arXiv:1901.09269), and the step of COFIG follows from Eduard Gorbunov, Filip
 Hanzely, Peter Richtárik, "A Unified Theory of SGD: Variance Reduction, Sampling, Quantization and
 Coordinate Descent", AISTATS 2020 (arXiv:1905.11261). The program starts from everyone's gradient.
 The start from 0, psi for FRECON, the mirror and re-entry are this collection's.
@@ -96,7 +96,7 @@ class FRECON(Mirrored[FRECONState]):
     uplink_compressor : Compressor, optional
         C_i, unbiased; by default `Identity()`.
     step_size : float or "auto", optional
-        gamma > 0; by default as above.
+        gamma > 0; by default 1/(L (1 + sqrt(10 N) (1 + omega)/S)), for COFIG as above.
     mixing : float, optional
         lambda in (0, 1], of FRECON; by default S/(2 (1 + omega) N).
     mirror : bool (default: True)
@@ -133,6 +133,7 @@ class FRECON(Mirrored[FRECONState]):
     needs_uniform = "h is the mean of all h_i, whichever clients take part"
     needs_uncompressed = "it has its own, uplink_compressor"
     needs_convex = ""
+    needs_independent = "h would add up the noise of all rounds, and the h_i have none"
     needs_fresh = "its differences are of gradients at one model, the server's, and the one before"
     release = Release("without mirror and compression")
     constants: FRECONConstants
@@ -207,7 +208,7 @@ class FRECON(Mirrored[FRECONState]):
 
     def why_not_private(self) -> str:
         """Return why the method cannot use noisy sums of uploads."""
-        return "h would add up the noise of all rounds, and the h_i have none"
+        return self.needs_independent
 
     def longest_prox(self) -> float:
         """Return gamma."""
