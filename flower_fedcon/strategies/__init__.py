@@ -31,6 +31,7 @@ from flower_fedcon.strategies.fedlin import FedLin as FedLin
 from flower_fedcon.strategies.scaffnew import Scaffnew as Scaffnew
 from flower_fedcon.strategies.tamuna import TAMUNA as TAMUNA
 from flower_fedcon.strategies.locodl import LoCoDL as LoCoDL
+from flower_fedcon.strategies.frecon import FRECON as FRECON
 from flower_fedcon.strategies.apdainexact import APDAInexact as APDAInexact
 from flower_fedcon.strategies.compositefl import CompositeFL as CompositeFL
 from flower_fedcon.strategies.fedprox import FedProx as FedProx

@@ -40,12 +40,13 @@ from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
-from flower_fedcon.compressors import Compressor, as_compressor, dense
+from flower_fedcon.compressors import Compressor, dense
 from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.core.release import Release
 from flower_fedcon.core.scope import Scope
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.strategies.families.compression import unbiased
 from flower_fedcon.strategies.families.random_rounds import CoinOptions, RandomRounds
 from flower_fedcon.validation import Array, optional, positive
 from flower_fedcon.wire.payloads import Payload
@@ -125,11 +126,7 @@ class LoCoDL(RandomRounds[LoCoDLState]):
         **coin: Unpack[CoinOptions],
     ) -> None:
         super().__init__(**coin)
-        self.uplink_compressor = as_compressor(uplink_compressor)
-        if not self.uplink_compressor.unbiased:
-            raise ConfigError(
-                f"uplink_compressor must be unbiased, such as RandK, got {self.uplink_compressor!r}"
-            )
+        self.uplink_compressor = unbiased("uplink_compressor", uplink_compressor)
         self.share = positive("share", share)
         self.strong_convexity = optional(positive, "strong_convexity", strong_convexity)
         if self.share >= 1:

@@ -43,7 +43,7 @@ def test_who_takes_which_option():
     assert {*LOCAL} - taking("needs_one_length", LOCAL) == {"fedmid"}
     assert {*LOCAL} - taking("needs_constant_lr", LOCAL) == {"compositefl"}
     regularized = [name for name, kind in algorithms().items() if "regularizer" in parameters(kind)]
-    convex = {"area", "fedavg", "fedmid", "feddr", "compositefl", "mifa"}
+    convex = {"area", "fedavg", "fedmid", "feddr", "compositefl", "frecon", "mifa"}
     assert taking("needs_convex", regularized) == convex
 
 

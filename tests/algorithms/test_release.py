@@ -40,6 +40,7 @@ SUMS: list[tuple[str, dict[str, Any]]] = [
     ("dualfl", WITHOUT), ("dualfl", {**WITHOUT, "participation": HALF}),
     ("dualfl", {**WITHOUT, "participation": HALF, "form": "block", "momentum": None}),
     ("compositefl", WITHOUT),
+    ("frecon", WITHOUT), ("frecon", {**WITHOUT, "participation": HALF, "variant": "cofig"}),
 ]  # fmt: skip
 SINGLE: list[tuple[str, dict[str, Any]]] = [
     ("scaffold", {}), ("scaffold", WINDOW), ("feddyn", {}), ("fivegcs", {}), ("feddr", {}),
@@ -47,12 +48,14 @@ SINGLE: list[tuple[str, dict[str, Any]]] = [
     ("dualfl", {"participation": HALF}), ("compositefl", {}), ("compositefl", {"participation":
     Sample(count=3)}), ("fedfw", {"participation": HALF}), ("fedfwplus", {"participation": HALF}),
     ("fednewton", {"participation": HALF}), ("fedexprox", {"extrapolation": "diversity"}),
-    ("fedproxal", {}), ("tamuna", {}), ("locodl", {}),
+    ("fedproxal", {}), ("tamuna", {}), ("locodl", {}), ("frecon", {}),
+    ("frecon", {"participation": HALF, "variant": "cofig"}),
 ]  # fmt: skip
 NOT_PRIVATE = [
     case
     for case in SUMS
-    if case[0] in ("fedsgm", "fednewton", "fedmls") or case == ("sdane", {"participation": HALF})
+    if case[0] in ("fedsgm", "fednewton", "fedmls", "frecon")
+    or case == ("sdane", {"participation": HALF})
 ]
 PRIVATE = [case for case in SUMS if case not in NOT_PRIVATE]
 

@@ -31,11 +31,11 @@ SOLVES = ["DualFL", "APDAInexact", "FedProx", "FedExProx", "FedPD", "FedDR", "Fe
 WOLFE = ["FedFW", "FedFWPlus", "AveragedFW"]
 OTHERS = ["FedSGM", "FedProxAL", "FedNewton"]
 MEMORIES = ["AREA", "MIFA", "FedVARP"]
-LATER = ["SDANE", *MEMORIES, "FedMLS"]  # at the end: a method's place draws its runs
+LATER = ["SDANE", *MEMORIES, "FedMLS", "FRECON"]  # at the end: a method's place draws its runs
 METHODS = [*STEPS, *AVERAGING, *COINS, *SOLVES, *WOLFE, *OTHERS, *LATER]
 
 WITH_PSI = {"FedMiD", "FedDualAvg", "CompositeFL", *AVERAGING, "FedDR"}
-MAY_HAVE_PSI = {"FedAvg", "Scaffnew", "DualFL", "FedNewton", "AREA", "MIFA"}
+MAY_HAVE_PSI = {"FedAvg", "Scaffnew", "DualFL", "FedNewton", "AREA", "MIFA", "FRECON"}
 EVERYONE = {"FedLin", "Scaffnew", "LoCoDL", "APDAInexact", "FedPD", "FedProxAL", "FedMLS"}
 ONE_SIZE = {"TAMUNA", "CompositeFL", "FiveGCS"}
 BATCHES = {*STEPS, "Scaffnew", *MEMORIES, *AVERAGING, "FedMLS"} - {"FedLin"}
@@ -142,6 +142,8 @@ def draw(method: str, number: int) -> Drawn:
         options["extrapolation"] = 1.5
     if method == "FastFedDA" and rng.random() < 0.3:
         options |= {"weight_power": 1.0, "weight_shift": 5.0}
+    if method == "FRECON":
+        options["variant"] = str(rng.choice(["frecon", "cofig"]))
     if method in BATCHES and kind not in ("quadratic", "network") and rng.random() < 0.3:
         options["batch_size"] = int(rng.integers(1, 4))
     if method in (*SOLVES, "SDANE"):

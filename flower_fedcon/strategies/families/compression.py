@@ -96,6 +96,23 @@ def one_of(name: str, value: Compressor | None, older: str, same: Compressor | N
     return as_compressor(same if value is None else value)
 
 
+def unbiased(name: str, value: Compressor | None) -> Compressor:
+    """Return an unbiased compressor; None is `Identity()`.
+
+    Raises
+    ------
+    ConfigError
+        If it is biased, with those that are not.
+    """
+    found = as_compressor(value)
+    if not found.unbiased:
+        raise ConfigError(
+            f"{name} must be unbiased, such as RandK, QSGD or Natural, got {found!r}: a biased one "
+            "needs error feedback, such as Scaffold's compression=EF21(...)"
+        )
+    return found
+
+
 def compression(title: str, uplink: Compressor, downlink: Compressor, size: int) -> Compression:
     """Return how models of `size` entries are compressed.
 
