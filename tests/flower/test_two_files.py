@@ -110,7 +110,10 @@ def test_the_default_policy_stops_no_method_whose_steps_follow_from_estimates(na
     assert ends[0] == ends[1]
 
 
-SETTINGS = dict.fromkeys(("fedfw", "fedfwplus", "fedproxal"), "penalty") | {"fedsgm": "lipschitz"}
+SETTINGS = dict.fromkeys(("fedfw", "fedfwplus", "fedproxal"), "penalty") | {
+    "fedsgm": "lipschitz",
+    "drfa": "lipschitz",
+}
 
 
 @pytest.mark.filterwarnings("ignore:FedNewton")
