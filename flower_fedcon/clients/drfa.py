@@ -1,4 +1,4 @@
-"""DRFA, client side: K gradient steps, of which one is looked at, and a loss.
+"""DRFA, client side: K gradient steps, the point after k of them, and a loss.
 
 See `flower_fedcon.strategies.DRFA`.
 """
@@ -24,9 +24,9 @@ class DRFAClient(FedConClient[None]):
         """Do steps 2 and 3, with w of shape (..., *model)."""
         w, eta, count = down["w"], self.client_lr, self.local_steps
         loss = self.loss_at(down.get("z", w))
+        k = int(down.get("k", count))
+        seen = self.play(LocalPass(w, steps=k, rate=eta))
         if "k" not in down:
-            return {"delta": self.play(LocalPass(w, steps=count, rate=eta)).change, "loss": loss}, None
-        k = int(down["k"])
-        looked_at = self.play(LocalPass(w, steps=k, rate=eta)).end
-        end = self.play(LocalPass(looked_at, steps=count - k, rate=eta)).end
-        return {"delta": end - w, "at_k": looked_at - w, "loss": loss}, None
+            return {"delta": seen.change, "loss": loss}, None
+        end = self.play(LocalPass(seen.end, steps=count - k, rate=eta)).end
+        return {"delta": end - w, "at_k": seen.change, "loss": loss}, None

@@ -67,8 +67,8 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 
 from flower_fedcon.arrays import as_column, pick, placed
-from flower_fedcon.core.rng import COIN
 from flower_fedcon.core.release import Release
+from flower_fedcon.core.rng import COIN
 from flower_fedcon.core.scope import Scope
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
@@ -103,9 +103,9 @@ class DRFA(FedConStrategy[DRFAState]):
     """Distributionally robust federated averaging; AFL with one local step.
 
     The history's columns are "worst_estimate", the largest of the losses that clients told last,
-    and "largest_weight", the largest lam_i. Its output "average" is w_bar. Its "objective" is the mean
-    loss, which this method does not minimise. If the problem's clients have weights, these multiply
-    their losses.
+    and "largest_weight", the largest lam_i. Its output "average" is w_bar. Its "objective" is the
+    mean loss, which this method does not minimise. If the problem's clients have weights, these
+    multiply their losses.
 
     Parameters
     ----------
@@ -257,9 +257,10 @@ class DRFA(FedConStrategy[DRFAState]):
         return self.uplink if self.local_steps > 1 else ("delta", "loss")
 
     def aggregate(self, state: DRFAState, uploads: Uploads) -> DRFAState:
-        """Steps 4 and 5."""
+        """Do steps 4 and 5."""
         n, clients, scales = uploads.num_clients, uploads.clients, uploads.scales
-        factors = n * state.weights[clients] * scales
+        places = np.array(clients) if isinstance(clients, list) else clients  # which are traced
+        factors = n * state.weights[places] * scales
 
         def moved(name: str, steps: int) -> Array:
             changes = uploads.stacked(name)
@@ -272,10 +273,10 @@ class DRFA(FedConStrategy[DRFAState]):
         told, before = uploads.stacked("loss"), state.losses
         if self.loss_memory:
             before = pick(state.t == 1, np.zeros(n) + told.mean(), before)
-            losses = seen = placed(before + 0.0, clients, told)
+            losses = seen = placed(before + 0.0, places, told)
         else:
-            losses = placed(before + 0.0, clients, told)
-            seen = placed(np.zeros(n), clients, n * scales * told)
+            losses = placed(before + 0.0, places, told)
+            seen = placed(0.0 * before, places, n * scales * told)
         weights = self._ascended(state.weights, seen)
         average = state.average.add(state.z, 1.0)
         return DRFAState(w, z, weights, losses, state.t + 1, average)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from contract import Case, Contract, about
+from contract import Case, Contract
 from problems import HALF, q6_worst, two_clients
 
 from flower_fedcon import Bernoulli, Cyclic, Markov, Sample
