@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from harness import OpenRun
-from problems import least_of, q6, q6_objectives, q6_worst
+from problems import least_of, q6, q6_least, q6_objectives
 from scipy.optimize import minimize
 
 from flower_fedcon import (
@@ -258,8 +258,8 @@ def test_the_theorem_s_bound_holds(count):
 
 def test_with_one_step_and_everyone_w_itself_is_optimal():
     x = simulate(DRFA(client_lr=1 / 40, weight_lr=0.01), q6(), 3000, evaluate_every=0).x
-    assert worst(x) == pytest.approx(q6_worst().optimum.value, abs=1e-12)
-    np.testing.assert_allclose(x, q6_worst().optimum.x, rtol=0, atol=1e-8)
+    assert worst(x) == pytest.approx(q6_least().value, abs=1e-12)
+    np.testing.assert_allclose(x, q6_least().x, rtol=0, atol=1e-8)
 
 
 def test_a_constraint_set_holds():
@@ -299,7 +299,7 @@ def test_a_penalty_leads_from_the_worst_to_the_mean():
         found = minimize(function, np.zeros(D), rho, jac=True, method="BFGS", tol=1e-12)
         np.testing.assert_allclose(x, found.x, rtol=0, atol=1e-6)
         values.append(worst(x))
-    assert q6_worst().optimum.value < values[0] < values[1] < values[2] < worst(q6().optimum.x)
+    assert q6_least().value < values[0] < values[1] < values[2] < worst(q6().optimum.x)
     np.testing.assert_allclose(x, q6().optimum.x, rtol=0, atol=5e-3)
 
 
@@ -321,7 +321,7 @@ def test_shorter_steps_and_more_rounds_come_closer(rule):
         steps = {"client_lr": eta / np.sqrt(rounds), "weight_lr": gam / np.sqrt(rounds)}
         made = DRFA(**steps, participation=participation, output="average")
         found = simulate(made, q6(), rounds, evaluate_every=0, engine="stacked").x
-        gaps.append(worst(found) - q6_worst().optimum.value)
+        gaps.append(worst(found) - q6_least().value)
     assert 0 < gaps[1] < gaps[0] / 2.5
     assert gaps[1] < 0.1
 
@@ -336,7 +336,7 @@ def test_a_constant_in_all_losses_changes_nothing():
             participation=Sample(count=3), output="average",
         )  # fmt: skip
         x = simulate(made, FederatedProblem(raised), 500, evaluate_every=0).x
-        gaps[memory, constant] = worst(x) - q6_worst().optimum.value
+        gaps[memory, constant] = worst(x) - q6_least().value
     assert gaps[True, 5.0] == pytest.approx(gaps[True, 0.0], rel=1e-6)
     assert gaps[False, 5.0] > 2 * gaps[True, 5.0]
 

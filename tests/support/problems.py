@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -117,9 +118,15 @@ def least_of(objectives: Any, x0: Any) -> Reference:
 
 
 @cache
+def q6_least() -> Reference:
+    """The minimiser of the largest f_i of Q6."""
+    return least_of(q6_objectives(), np.zeros(8))
+
+
+@cache
 def q6_worst() -> FederatedProblem:
-    """Q6 with the minimiser of the largest f_i in place of the optimum."""
-    return FederatedProblem(q6_objectives(), optimum=least_of(q6_objectives(), np.zeros(8)))
+    """Q6 with this minimiser in place of the optimum, whose value is the mean's, F*."""
+    return FederatedProblem(q6_objectives(), optimum=replace(q6_least(), value=Q6_VALUE))
 
 
 @cache
