@@ -23,12 +23,15 @@ KINDS = {
     "constraint": "A set, F(x) subject to x in D",
     "functional": "Constraint functions, F(x) subject to g(x) <= 0",
     "smooth": "Nothing but F(x)",
+    "worst": "The largest f_i(x) in place of the mean",
 }
 
 
 def kind_of(method):
-    """Return which of the four problems a method is for, by its arguments and declarations."""
+    """Return which of the problems a method is for, by its arguments and declarations."""
     known = parameters(method)
+    if method.scope.worst:
+        return "worst"
     if method.constraints:
         return "functional"
     for name in ("constraint", "regularizer"):
@@ -99,7 +102,7 @@ def row(method, figures):
 
 
 def tables():
-    """Return a table for each of the four problems."""
+    """Return a table for each of the problems."""
     parts = []
     for kind, title in KINDS.items():
         figures = measured(STUDIES[kind]) if kind in STUDIES else {}

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
-from flower_fedcon.arrays import some
+from flower_fedcon.arrays import some, told
 from flower_fedcon.clients.families.compression import CompressingClient
 from flower_fedcon.core.acknowledgements import state_before, stepped
 from flower_fedcon.core.batches import ORDER, Batches, EpochRows, rows_of_gradients
@@ -191,6 +191,12 @@ class FedConClient(FlowerClient, Generic[State]):
         self.tally_gradients(1, full=True)
         objective = self.objective
         return getattr(objective, "full_gradient", objective.gradient)(v)  # type: ignore[no-any-return]
+
+    def loss_at(self, x: Array) -> Any:
+        """Return f_j at `x` over all rows, in the form of an upload: one number for each client."""
+        objective = self.objective
+        served = getattr(objective, "served_values", None)
+        return float(objective.value(x)) if served is None else told(served(x))
 
     def tally(self, **spent: Any) -> None:
         """Count costs of this step besides the calls of `gradient`, `play` and `minimize`.

@@ -23,9 +23,12 @@ class Scope:
         Whether (nearly) one point must minimise all objectives.
     refuted : bool
         Whether a paper shows that the method can fail: a baseline, which no race takes.
+    worst : bool
+        Whether it minimises the largest of the clients' objectives, not their mean.
     """
 
     convexity: Literal["", "none", "convex", "strong"] = ""
     hessians: bool = False
     shared_minimiser: bool = False
     refuted: bool = False
+    worst: bool = False

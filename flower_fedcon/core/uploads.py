@@ -319,6 +319,13 @@ class Uploads:
         mean: Array = moved / total
         return mean if about is None else about + mean
 
+    @property
+    def scales(self) -> Array:
+        """The weight of each upload in a mean over all clients: 1/(N p), or 1/|S|."""
+        if self._inclusion is not None:
+            return self._scales()
+        return np.full(len(self.clients), 1.0 / len(self.clients))
+
     def _scales(self) -> Array:
         """Return the weight of each of the cohort's uploads in a mean over all clients: 1/(N p)."""
         shares: Any = np.array(self._examples or np.ones(self.num_clients))

@@ -84,6 +84,10 @@ class Selected(StepTaker):
         """Raise: a step that needs values must serve one client at a time."""
         raise NotImplementedError
 
+    def served_values(self, x: Array) -> Array:
+        """Return each client's value at one point, or at its own, shape (clients,)."""
+        return self.served.value(x)
+
     def gradient(self, x: Array) -> Array:
         """Return the gradients: full, or of each client's next minibatch."""
         size, stacked = self._batch_size, self._stack

@@ -58,6 +58,8 @@ def why_unfit(
         scope = scope_in(card, kind)
     if scope.refuted:
         return f"is {card.paper}"
+    if scope.worst:
+        return "minimises the clients' largest objective, not their mean"
     if scope.shared_minimiser:
         return "is for objectives with a minimiser that (nearly) all share"
     if scope.convexity == "strong" and not strongly_convex:
@@ -94,6 +96,7 @@ def scope_in(card: Card, kind: type[Method[Any]]) -> Scope:
         hessians="twice differentiable" in words,
         shared_minimiser="minimiser" in words,
         refuted=card.source.startswith("refuted"),
+        worst="max_lam" in words,
     )
 
 

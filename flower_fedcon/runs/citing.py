@@ -28,6 +28,7 @@ VENUES = {
     "ICASSP": "IEEE International Conference on Acoustics, Speech and Signal Processing",
     "ICLR": "International Conference on Learning Representations",
     "ICML": "International Conference on Machine Learning",
+    "Interspeech": "Annual Conference of the International Speech Communication Association",
     "MLSys": "Proceedings of Machine Learning and Systems",
     "NeurIPS": "Advances in Neural Information Processing Systems",
     "OPT workshop": "OPT: Workshop on Optimization for Machine Learning",

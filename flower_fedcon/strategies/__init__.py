@@ -23,6 +23,7 @@ from flower_fedcon.strategies.dualfl import DualFL as DualFL
 from flower_fedcon.strategies.fedsgm import FedSGM as FedSGM
 from flower_fedcon.strategies.fedproxal import FedProxAL as FedProxAL
 from flower_fedcon.strategies.fedmls import FedMLS as FedMLS
+from flower_fedcon.strategies.drfa import DRFA as DRFA
 from flower_fedcon.strategies.area import AREA as AREA
 from flower_fedcon.strategies.mifa import MIFA as MIFA
 from flower_fedcon.strategies.fedvarp import FedVARP as FedVARP

@@ -111,7 +111,7 @@ def test_the_default_policy_stops_no_method_whose_steps_follow_from_estimates(na
 
 
 SETTINGS = dict.fromkeys(("fedfw", "fedfwplus", "fedproxal"), "penalty")
-SETTINGS |= {"fedsgm": "lipschitz", "fedmls": "step_size"}
+SETTINGS |= {"fedsgm": "lipschitz", "fedmls": "step_size", "drfa": "lipschitz"}
 
 
 @pytest.mark.filterwarnings("ignore:FedNewton")

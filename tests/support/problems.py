@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ from flower_fedcon.objectives import (
     Scaled,
     SoftmaxRegression,
 )
+from flower_fedcon.problems.constrained_reference import least_violation
 from flower_fedcon.problems.reference import Reference
 from flower_fedcon.regularizers import L1
 from flower_fedcon.sets import Box, L1Ball
@@ -104,6 +106,27 @@ def q6(l1: float = 0.0) -> FederatedProblem:
 def q6_l1() -> FederatedProblem:
     """Q6 with L1(0.6)."""
     return q6(0.6)
+
+
+def least_of(objectives: Any, x0: Any) -> Reference:
+    """Return the minimiser of the largest of some functions."""
+    return least_violation(
+        lambda x: np.array([f.value(x) for f in objectives]),
+        lambda x: np.array([f.gradient(x) for f in objectives]),
+        x0,
+    )
+
+
+@cache
+def q6_least() -> Reference:
+    """The minimiser of the largest f_i of Q6."""
+    return least_of(q6_objectives(), np.zeros(8))
+
+
+@cache
+def q6_worst() -> FederatedProblem:
+    """Q6 with this minimiser in place of the optimum, whose value is the mean's, F*."""
+    return FederatedProblem(q6_objectives(), optimum=replace(q6_least(), value=Q6_VALUE))
 
 
 @cache

@@ -31,14 +31,14 @@ SOLVES = ["DualFL", "APDAInexact", "FedProx", "FedExProx", "FedPD", "FedDR", "Fe
 WOLFE = ["FedFW", "FedFWPlus", "AveragedFW"]
 OTHERS = ["FedSGM", "FedProxAL", "FedNewton"]
 MEMORIES = ["AREA", "MIFA", "FedVARP"]
-LATER = ["SDANE", *MEMORIES, "FedMLS", "FRECON"]  # at the end: a method's place draws its runs
+LATER = ["SDANE", *MEMORIES, "FedMLS", "FRECON", "DRFA"]  # at the end: a place draws its runs
 METHODS = [*STEPS, *AVERAGING, *COINS, *SOLVES, *WOLFE, *OTHERS, *LATER]
 
 WITH_PSI = {"FedMiD", "FedDualAvg", "CompositeFL", *AVERAGING, "FedDR"}
-MAY_HAVE_PSI = {"FedAvg", "Scaffnew", "DualFL", "FedNewton", "AREA", "MIFA", "FRECON"}
+MAY_HAVE_PSI = {"FedAvg", "Scaffnew", "DualFL", "FedNewton", "AREA", "MIFA", "FRECON", "DRFA"}
 EVERYONE = {"FedLin", "Scaffnew", "LoCoDL", "APDAInexact", "FedPD", "FedProxAL", "FedMLS"}
 ONE_SIZE = {"TAMUNA", "CompositeFL", "FiveGCS"}
-BATCHES = {*STEPS, "Scaffnew", *MEMORIES, *AVERAGING, "FedMLS"} - {"FedLin"}
+BATCHES = {*STEPS, "Scaffnew", *MEMORIES, *AVERAGING, "FedMLS", "DRFA"} - {"FedLin"}
 LAYERED = {"FedAvg", "FedMiD", "FedDualAvg", "Scaffold", "FedProx"}
 SETTINGS: dict[str, Options] = {
     "LoCoDL": {"client_lr": 0.1, "communication_probability": 0.4, "strong_convexity": 0.1},
@@ -53,6 +53,7 @@ SETTINGS: dict[str, Options] = {
     "FedFWPlus": {"penalty": 0.5},
     "SDANE": {"proximal": 1.0},
     "FedMLS": {"step_size": 1.0, "step_growth": 1.5},
+    "DRFA": {"weight_lr": 0.05},
 }
 
 
@@ -128,9 +129,9 @@ def draw(method: str, number: int) -> Drawn:
     else:
         objectives = [LOSSES[kind](rng, A) for A in tables]
     options = {**SETTINGS.get(method, {}), **_participation(method, rng, n)}
-    if method in (*STEPS, *AVERAGING, "FedSGM", *MEMORIES):
+    if method in (*STEPS, *AVERAGING, "FedSGM", *MEMORIES, "DRFA"):
         options["local_steps"] = int(rng.integers(1, 6))
-    if method in (*STEPS, *MEMORIES):
+    if method in (*STEPS, *MEMORIES, "DRFA"):
         options["client_lr"] = float(rng.choice([0.05, 0.1, 0.2]))
     if method in AVERAGING:
         options |= {"strong_convexity": 0.3, "damping": 30.0}

@@ -115,8 +115,10 @@ def _known(kind: type[Method[Any]]) -> tuple[Parameters, list[str]]:
     return parameters(kind), in_place
 
 
-def refuse_race(title: str, name: str, value: Any) -> None:
-    """Refuse "auto" for an argument of a method with constraints on values.
+def refuse_race(
+    title: str, name: str, value: Any, why: str = "here a lower one may break the constraints"
+) -> None:
+    """Refuse "auto" for an argument of a method that does not just minimise the mean objective.
 
     Raises
     ------
@@ -124,8 +126,8 @@ def refuse_race(title: str, name: str, value: Any) -> None:
     """
     if isinstance(value, str) and value == AUTO:
         raise ConfigError(
-            f'{title} takes no {name}="auto": a race compares objectives, and here a lower one may '
-            "break the constraints. Give a number, or leave it out for the rule"
+            f'{title} takes no {name}="auto": a race compares objectives, and {why}. Give a number, '
+            "or leave it out for the rule"
         )
 
 
