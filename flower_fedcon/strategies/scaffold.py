@@ -20,6 +20,7 @@ local_steps is left out).
 Participation: any, and replies to earlier models (`Buffered`): all uploads are 0 exactly at the
 optimum, so that it does not move if some clients answer more often; convergence is measured. With a
 mirror, option "II" sends no dc_i: it follows from what the server knows.
+First contact: with c_i = 0, which c contains until then: the first steps are corrected by c alone.
 Compression: EF21, of y - x and dc_i, which vanish at the optimum: c_i, the memory, moves by the
 decoded upload, and c stays the mean of the c_i. The fixed point is the same.
 Lost state: c_i comes from the mirror. Without it all clients start again from c = c_i = 0 (a
