@@ -9,8 +9,8 @@ window's models, x' that of the window before, and means over the window's uploa
     rho := 2 rho  if a > 10 b;     rho := rho/2  if b > 10 a;     20 times at most
 
 where x_S is the point sent to client i and g_i its multiplier. Both ratios are free of units. If
-||x - x'|| or the x_i - x_S are rounding errors, rho stays: the problem is solved. The multipliers do
-not change: a client that keeps g_i/rho rescales it when it next takes part.
+x - x' or the x_i - x_S are rounding errors, rho stays, since the problem is solved. The multipliers
+do not change: a client that keeps g_i/rho rescales it when it next takes part.
 
 Proofs: with everyone present, convex f_i and exact local solves, these methods are ADMM, which
 converges if the penalty changes finitely often (He, Yang, Wang, "Alternating direction method with
