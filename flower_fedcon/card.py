@@ -2,8 +2,8 @@
 
 It is read from the module docstring of the strategy, which has a first line, the problem in the
 first indented block, the steps in the block after "Round", and the paragraphs that begin with
-"Symbols:", "State:", "Wire:", "Participation:", "Aggregation:", "Compression:", "Lost state:", "Not
-for:" and "Source:". The last one names each paper as
+"Symbols:", "State:", "Wire:", "Participation:", "First contact:", "Aggregation:", "Compression:",
+"Lost state:", "Not for:" and "Source:". The last one names each paper as
 
     Ali Dadras, Alp Yurtsever, "Its Title", ICML 2022 (arXiv:2201.00001)
 """
@@ -21,10 +21,10 @@ from flower_fedcon.errors import ConfigError
 from flower_fedcon.validation import parameters
 
 PARAGRAPHS = (
-    "Symbols", "State", "Wire", "Participation", "Aggregation", "Compression", "Lost state",
-    "Not for", "Source",
+    "Symbols", "State", "Wire", "Participation", "First contact", "Aggregation", "Compression",
+    "Lost state", "Not for", "Source",
 )  # fmt: skip
-_OPTIONAL = ("Symbols", "Aggregation", "Compression", "Not for")
+_OPTIONAL = ("Symbols", "First contact", "Aggregation", "Compression", "Not for")
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,9 @@ class Card:
         What each client receives and sends in a round.
     participation : str
         The cohorts that the method allows, and the effect of sampling.
+    first_contact : str
+        What a client starts from that takes part first in a late round, and what counts for it
+        until then.
     weights : str
         Whether means weight uploads by 1/p if clients take part unequally often, or why not.
     asynchronous : str
@@ -131,6 +134,7 @@ class Card:
     state: str
     wire: str
     participation: str
+    first_contact: str
     weights: str
     asynchronous: str
     aggregation: str
@@ -233,6 +237,7 @@ def read_card(title: str, docstring: str, where: str) -> Card:
         state=paragraphs["State"],
         wire=paragraphs["Wire"],
         participation=paragraphs["Participation"],
+        first_contact=paragraphs["First contact"],
         weights="",
         asynchronous="",
         aggregation=paragraphs["Aggregation"],
@@ -357,6 +362,15 @@ def _weights(kind: type[Any]) -> str:
     )
 
 
+def _first_contact(kind: type[Any], client: type[Any]) -> str:
+    """Return what a late client starts from, where no paragraph says it; "" if it is not known."""
+    if kind.needs_everyone:
+        return "in round 1: every client takes part in every round"
+    if client.state_type is None:
+        return "in any round alike, since clients keep nothing between rounds"
+    return ""
+
+
 def _asynchronous(kind: type[Any]) -> str:
     """Return whether replies to earlier models may be used, and their effect."""
     if kind.needs_fresh:
@@ -378,21 +392,22 @@ def source_of(kind: type[Any]) -> str:
     return _paragraph(inspect.cleandoc(_home(kind)[1]), "Source")
 
 
-def card_of(kind: type[Any], fields: Sequence[str]) -> Card:
+def card_of(kind: type[Any], client: type[Any]) -> Card:
     """Return a strategy class's card; a subclass without its own `name` has its parent's.
 
-    `fields` are the fields of its client.
+    `client` is the class of its clients.
     """
     home, docstring = _home(kind)
     card = read_card(kind.title, docstring, home.__module__)
     card = replace(
         card,
+        first_contact=card.first_contact or _first_contact(kind, client),
         release=str(kind.release) + _noise(kind),
         weights=_weights(kind),
         asynchronous=_asynchronous(kind),
         regularizer=_psi(kind),
         step_sizes=_step_sizes(kind),
-        clipping=_clipping(kind, fields),
+        clipping=_clipping(kind, client.fields),
     )
     if defaults := _defaults(kind):
         card = replace(card, symbols=f"{card.symbols} Defaults: {defaults}.".strip())

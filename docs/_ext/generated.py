@@ -25,6 +25,7 @@ TABLES = {
     "server_steps.txt": which.server_steps,
     "unequal.txt": which.unequal,
     "late.txt": which.late,
+    "first_contact.txt": which.first_contact,
     "mathematics.txt": mathematics.tables,
     "interface.rst": interface.pages,
 }

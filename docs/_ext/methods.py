@@ -10,8 +10,8 @@ from flower_fedcon.errors import ConfigError
 from flower_fedcon.registry import algorithms, client_class
 from flower_fedcon.training.loop_client import own_loop
 
-TOLD = ("participation", "weights", "state", "wire", "regularizer", "step_sizes", "release",
-        "aggregation", "compression", "lost_state", "not_for", "source")  # fmt: skip
+TOLD = ("participation", "first_contact", "weights", "state", "wire", "regularizer", "step_sizes",
+        "release", "aggregation", "compression", "lost_state", "not_for", "source")  # fmt: skip
 
 
 def box(text):

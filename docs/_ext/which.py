@@ -130,6 +130,11 @@ def unequal():
     return by_words("Under unequal probabilities", lambda card: card.weights or everyone)
 
 
+def first_contact():
+    """Return what clients start from that take part first in a late round."""
+    return by_words("A client starts", lambda card: card.first_contact)
+
+
 def late():
     """Return what replies to earlier models do."""
     return by_words("With `Buffered`", lambda card: card.asynchronous)

@@ -16,7 +16,7 @@ class FedDRClientState(NamedTuple):
     """A client's state."""
 
     y: Array  # y_i, shape of the model
-    x: Array  # x_i = prox_i(y_i); before the start xbar, so that step 2 keeps y_i
+    x: Array  # x_i = prox_i(y_i); before the first step y_i, which is then xbar: step 2 keeps it
     xhat: Array  # xhat_i, as the server knows it, shape of the model
     penalty: float = 0.0  # 1/eta of y, if it is balanced; 0 if y is x
 
@@ -33,15 +33,13 @@ class FedDRClient(LocalPassClient[FedDRClientState]):
     local_solver: LocalSolver
 
     def initialize(self, down: Payload) -> FedDRClientState:
-        """Start at x0, the broadcast of round 1."""
-        x0 = down["xbar"]
-        return FedDRClientState(y=x0, x=x0, xhat=x0)
+        """Start from xbar, which is x0 in round 1."""
+        xbar = down["xbar"]
+        return FedDRClientState(y=xbar, x=xbar, xhat=xbar)
 
     def restore(self, down: Payload, given: Payload) -> FedDRClientState:
-        """Start at x0 if this client enters late, or again from xbar."""
-        xbar = down["xbar"]
-        given = {"y": xbar, **given}
-        return FedDRClientState(y=given["y"], x=xbar, xhat=given["xhat"])
+        """Start from xbar, late or again, with the server's xhat_i."""
+        return self.initialize(down)._replace(xhat=given["xhat"])
 
     def local_pass(self, state: FedDRClientState, down: Payload) -> LocalPass:
         """Do steps 2 and 3: ||x - y||^2/(2 eta), from the last x_i."""

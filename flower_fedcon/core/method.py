@@ -309,7 +309,7 @@ class Method(ABC, Generic[State]):
     @classmethod
     def card(cls) -> Card:
         """Return the card of the method, from the module's docstring."""
-        return card_of(cls, cls.client_side().fields)
+        return card_of(cls, cls.client_side())
 
     @abstractmethod
     def bind(self, setup: Setup) -> Self:

@@ -22,9 +22,10 @@ finite mean.
 
 State: y_i on the client; z, x and a mirror of the y_i (N d numbers) on the server.
 Wire: 1 vector down (without mirror also 1 number, and after a reset 2 vectors); 1 vector up.
-Participation: any, and replies to earlier models (`Buffered`). Clients that have not answered yet
-count as y_i = x0, so that all must answer before z has no trace of the start. With several local
-steps the fixed point is biased, under any participation alike.
+Participation: any, and replies to earlier models (`Buffered`). With several local steps the fixed
+point is biased, under any participation alike.
+First contact: with y_i = x0 (after a reset, with the model of that reset), which z contains until
+then. So z has a trace of the start until all clients have answered.
 Compression: EF21, of Delta_i, whose memory is y_i: it moves by the decoded upload, and z stays the
 mean of the y_i. The fixed point is the same.
 Lost state: y_i comes back from the mirror, and nothing is lost. Without the mirror all clients

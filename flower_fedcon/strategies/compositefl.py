@@ -25,6 +25,7 @@ Participation: full (the paper), or cohorts of a fixed size C >= 2. Under sampli
 the server, for S alone (a mirror of the c_i, N d numbers), and each client of the cohort gets its
 c_i beside x_bar. A cohort of one moves no c_i, so C = 1 and Bernoulli cohorts are refused. If only
 one reply arrives, that round moves x_bar alone.
+First contact: with c_i = 0, which comes beside x_bar as in any other round.
 Lost state: under sampling nothing is lost, since c_i comes with every message. With everyone
 present c_i is sent back from the mirror. With mirror=False all clients start again from c_i = 0,
 and x_bar stays (a collective reset): a single client that returned with c_i = 0 would bias the run

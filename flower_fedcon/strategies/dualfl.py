@@ -42,6 +42,8 @@ with psi (then at the server), the accelerated form runs: it extends the paper's
 clients. Its rate needs p to be each client's probability of being used. The block form is proximal
 gradient on a random block of the dual, with rho = beta = 0 and r = K. A missing reply drops its
 term; the paper's form asks again.
+First contact: with z_j = x0 (after a reset, z_j as there) and c_j = e_j = 0, which theta, or z and
+e, contain until then. As e_j = 0, A_j and B_j change nothing, and are not sent.
 
 Gap rule (stopping="gap"): a local solve ends once its primal-dual gap is below tol_n, and theta_j
 is the primal point that belongs to the dual point of this gap: see

@@ -3,7 +3,7 @@ r"""FedDR: randomised Douglas-Rachford splitting of the consensus problem.
     min_x (1/N) sum_i f_i(x) + psi(x),   f_i smooth, nonconvex allowed
 
 Start, when a client is first sampled (until then xhat_i = x0):
-    y_i = x0,  and steps 3 to 5
+    y_i = xbar, of that round,  and steps 3 to 5
 
 Round, for a cohort S:
     1. broadcast xbar
@@ -27,14 +27,18 @@ until then xtilde has the old one, which is a valid start.
 
 State: y_i, x_i, xhat_i on the client; xtilde, xbar and a mirror of the xhat_i on the server (N d
 numbers).
-Wire: 1 vector down; 1 vector up.
+Wire: 1 vector down (2 at a late first contact); 1 vector up.
 Participation: any, and replies to earlier models (`Buffered`). With buffer=1 this is AsyncFedDR,
 the paper's Algorithm 2, whose rate is for bounded delays; larger buffers are measured, not proved.
+First contact: with y_i = xbar of that round, without step 2, and with xhat_i = x0, which xtilde
+contains until then. Any y_i is a valid start: from the round in which the last client comes the run
+is the paper's, begun with these y_i. xbar is a better one than x0 if it is nearer to the optimum
+(docs/participation.md).
 Compression: EF21, of Delta_i, whose memory is xhat_i: it moves by the decoded upload, and xtilde
 stays the mean of the xhat_i. The fixed point is the same.
-Lost state: the client starts again from y_i = xbar and uploads against the server's copy of xhat_i
-("mirror": N d numbers), so that xtilde stays the mean. Any y_i is a valid start, so that the loss
-is repaired. Without the mirror a client that has lost its state is refused, and the run ends.
+Lost state: the client comes as at its first contact, but uploads against the server's copy of
+xhat_i ("mirror": N d numbers), so that xtilde stays the mean, and the loss is repaired. Without the
+mirror a client that has lost its state is refused, and the run ends.
 
 Not for: clients for whom a local minimisation costs too much: CompositeFL takes gradient steps.
 
@@ -70,7 +74,7 @@ class FedDRState(NamedTuple):
 
     xbar: Array  # global model, shape of x0
     xtilde: Array  # mean of all xhat_i, shape of x0
-    x0: Array  # the start, for clients that enter late
+    x0: Array  # the start: xhat_i of clients that have not come yet
     t: int  # the coming round, from 1
     mirror: Mirror | None  # the clients' xhat_i, by the name "xhat"
     balance: Balance | None = None  # of 1/eta; None if it is constant
@@ -182,5 +186,5 @@ class FedDR(Balanced[FedDRState], Mirrored[FedDRState]):
         return not self.mirror
 
     def first_contact(self, state: FedDRState, client: int) -> Payload | None:
-        """Return x0, for a client that was not sampled in round 1."""
-        return None if state.t == 1 else {"y": state.x0, "xhat": state.x0}
+        """Return xhat_i = x0, for a client that was not sampled in round 1."""
+        return None if state.t == 1 else {"xhat": state.x0}

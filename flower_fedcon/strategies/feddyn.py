@@ -28,6 +28,7 @@ Wire: 1 vector down (without mirror also 1 number); 1 vector up.
 Participation: any, and replies to earlier models (`Buffered`): theta is then the mean of all
 clients' last theta_i minus h/alpha, instead of the cohort's. This form is this collection's, and
 measured only.
+First contact: with g_i = 0, which h contains until then (with `Buffered` also theta_i = x0).
 Compression: EF21, of theta_i - theta, which vanishes at the optimum: g_i, the memory, moves by the
 decoded upload, and h stays the mean of the g_i. The fixed point is the same.
 Lost state: g_i comes back from the mirror, in which the server repeats step 3. Without it all

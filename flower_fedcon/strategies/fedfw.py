@@ -37,6 +37,8 @@ Participation: any; under sampling a mirror gives the exact mean of all iterates
     becomes x_bar := x_bar + (eta_t/N) sum_{i in S} (s_i - x_i),
 for which the server repeats the clients' steps from their atoms (a mirror, N d numbers). Averaging
 over the cohort alone converges to a wrong point.
+First contact: with x_i = x0, which x_bar contains until then: the server sends it, since x_bar has
+moved. A first d_i is the gradient alone, in any round (rho = 1).
 Lost state: with a mirror x_i is sent back; with everyone present x_i := x_bar, and step 5 contracts
 the error like 1/t^2.
 

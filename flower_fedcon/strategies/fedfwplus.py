@@ -16,6 +16,8 @@ Participation: any; under sampling centred by y_bar, with mirrors (2 N d numbers
 present sum_i y_i = 0 always holds. Under sampling it does not, and only the part of the multiplier
 orthogonal to consensus should act: step 2b then uses y_i - y_bar, where y_bar is the mean over ALL
 clients before the round, which the server broadcasts.
+First contact: with x_i = x0 and y_i = 0, which x_bar and y_bar contain until then: the server sends
+both. A first d_i is the gradient alone, as in FedFW.
 Lost state: with a mirror x_i and y_i are sent back. With everyone present all clients start again
 from x_i := x_bar, y_i := 0 (a collective reset; the model stays). Measured on least squares over
 an l1 ball (20 clients, 5,000 rounds, one client lost at round 1,000, lambda_0 = 0.1): the gap is

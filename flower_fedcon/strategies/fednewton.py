@@ -20,6 +20,7 @@ numbers).
 Wire: 1 vector down; 1 array of (d+1)(d+2)/2 numbers up: for models of up to some thousand entries.
 The m_i of least squares are the client's moments A'A and A'b themselves.
 Participation: any; exact.
+First contact: with a model around the start, where x waits for all clients that are ever asked.
 Lost state: nothing to lose.
 
 Not for: models of more than some thousand entries, nonconvex losses, and clients that never reply.

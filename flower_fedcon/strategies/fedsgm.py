@@ -38,6 +38,7 @@ theory is for full participation; that for hard switching under sampling is seco
 client's own constraint a cohort sees only its members' constraints. Let V be the number of rounds
 with sigma = 1: a client is above eps, unseen, in at most (N/C - 1) V rounds with weight (hard, in
 expectation).
+First contact: with w_t, sent whole, and with e_j = 0 if there is error feedback.
 Aggregation: any rule of `flower_fedcon.aggregation`, without compression, for Delta_j and g_j: the
 rule then replaces the means in objective and constraint, which is equivalent only without
 heterogeneity.

@@ -22,8 +22,9 @@ this bias vanishes with it.
 State: none on the client; w, ybar and the y_i (N d numbers) on the server.
 Wire: 1 vector down; 1 vector up.
 Participation: any, and replies to earlier models (`Buffered`); the proofs are for uniform cohorts,
-and convergence under others is measured. A client that comes late has y_i = 0 until its first
-upload. With several local steps the fixed point is biased, under any participation alike.
+and convergence under others is measured. With several local steps the fixed point is biased, under
+any participation alike.
+First contact: with y_i = 0, which ybar contains until then; clients keep nothing.
 Lost state: nothing to lose; the memory is the server's.
 
 Not for: many local steps where clients differ (Scaffold, FedDR), and servers that may not see

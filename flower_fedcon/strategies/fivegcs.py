@@ -20,6 +20,7 @@ f_m(y) + ((N tau - mu)/2) ||y - xhat||^2 - <N u_m + mu xhat, y>, which needs N t
 State: u_m on the client; x, v and a mirror of the u_m on the server (N d numbers).
 Wire: 1 vector down (without mirror also 1 number); 1 vector up.
 Participation: cohorts of one size, uniform.
+First contact: with u_m = 0, which v contains until then.
 Compression: EF21, of Delta_m, whose memory is u_m: it moves by the decoded upload, and v stays the
 sum of the u_m. The fixed point is the same.
 Lost state: as in FedDyn. The server repeats step 3's update (a mirror, N d numbers); without the

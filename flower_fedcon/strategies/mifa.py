@@ -25,10 +25,10 @@ below half of these bounds.
 
 State: G_i on the client; G, w and a mirror of the G_i (N d numbers) on the server.
 Wire: 1 vector down (without mirror also 1 number); 1 vector up.
-Participation: any, and replies to earlier models (`Buffered`). A client that comes late starts with
-G_i = 0, and needs nothing that it has missed. Until its first upload 0 enters for it, as in the
-authors' program; their theorems ask everyone in round 1. The limit is the same. With several local
-steps the fixed point is biased, under any participation alike.
+Participation: any, and replies to earlier models (`Buffered`). With several local steps the fixed
+point is biased, under any participation alike.
+First contact: with G_i = 0, which G contains until then, as in the authors' program; their theorems
+ask everyone in round 1. A late client needs nothing that it has missed, and the limit is the same.
 Compression: EF21, of Delta_i, whose memory is G_i: it moves by the decoded upload, and G stays the
 mean of the G_i. The fixed point is the same.
 Lost state: G_i comes back from the mirror, and nothing is lost. Without the mirror all clients

@@ -32,6 +32,8 @@ from your own train loops if local_steps is left out).
 Participation: any, and without windows replies to earlier models (`Buffered`): all uploads are 0
 exactly at the optimum, so that it does not move if some clients answer more often; convergence is
 measured. With a mirror, option "II" sends no dc_i: it follows from what the server knows.
+First contact: with c_i = 0, which c contains until then (with windows m_i = 0, n_i = 0): the first
+steps are corrected by c alone.
 Windows: Amplified Scaffold is option "II" with gamma > 1, and P a multiple of a cycle of clients
 that take turns. A window of one round with gamma = 1 is Scaffold, by the option's own g_i; with
 option "I" m_i is the mean of the gradients at the models that were sent. The fixed point is the

@@ -24,6 +24,7 @@ State: none on the client; x_bar and the h_i (N d numbers) on the server, which 
 In the paper the clients keep h_i, and get x_bar before and after a round instead.
 Wire: 2 vectors and 2 numbers down; 1 vector (s of every c entries) up.
 Participation: full, or cohorts of one size c >= s, uniform; s >= 2.
+First contact: with h_i = 0, which comes beside x_bar as in any other round.
 Lost state: nothing to lose.
 
 Not for: a psi or a constraint, and cohorts of varying size.

@@ -205,8 +205,8 @@ def test_the_card_has_all_its_parts(name):
     assert bool(parts.pop("regularizer")) == ("regularizer" in takes)
     assert bool(parts.pop("weights")) != bool(strategy_class(name).needs_everyone)
     assert parts.keys() == {
-        "title", "summary", "problem", "update", "state", "wire", "participation", "asynchronous",
-        "aggregation", "compression", "release", "lost_state", "not_for", "source",
+        "title", "summary", "problem", "update", "state", "wire", "participation", "first_contact",
+        "asynchronous", "aggregation", "compression", "release", "lost_state", "not_for", "source",
     }  # fmt: skip
     assert [key for key, text in parts.items() if not text.strip()] == []
     assert "broadcast" in parts["update"] or name == "mcfedda"  # whose rounds are CFedDA's

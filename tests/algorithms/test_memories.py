@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import contract  # noqa: F401  (before the cases, which import it)
 import numpy as np
 import pytest
+from cases.fedvarp import by_card as fedvarp
+from cases.mifa import by_card as mifa
 from problems import q6, q6_l1, q6_objectives
 
 from flower_fedcon import (
@@ -44,65 +47,28 @@ def coming_late():
     return there
 
 
-def steps(i, w, eta, count):
-    """Return the change of client i's model by gradient steps."""
-    f, v = q6_objectives()[i], w
-    for _ in range(count):
-        v = v - eta * (f.Q @ v - f.b)
-    return v - w
-
-
-def soft(v, t):
-    return np.sign(v) * np.maximum(np.abs(v) - t, 0)
-
-
-def mifa(cohorts, eta, count, psi=0.0):
-    """Return the last model; `eta` is a function of the round, from 1."""
-    w, G = np.zeros(8), np.zeros((6, 8))
-    for t, cohort in enumerate(cohorts, 1):
-        for i in cohort:
-            G[i] = steps(i, w, eta(t), count) / eta(t)
-        w = soft(w + eta(t) * G.mean(axis=0), eta(t) * count * psi)
-    return w
-
-
-def fedvarp(cohorts, eta, count, eta_g=1.0):
-    w, y = np.zeros(8), np.zeros((6, 8))
-    for t, cohort in enumerate(cohorts, 1):
-        delta = {i: steps(i, w, eta(t), count) for i in cohort}
-        v = y.mean(axis=0) + sum(delta[i] - y[i] for i in cohort) / len(cohort)
-        for i in cohort:
-            y[i] = delta[i]
-        w = w + eta_g * v
-    return w
-
-
 def cohorts_of(there):
     return [np.flatnonzero(row) for row in there]
 
 
-FIXED, FALLING = (1 / 40, lambda t: 1 / 40), (Inverse(1 / 30, 0.05), Inverse(1 / 30, 0.05).at)
-
-
 @pytest.mark.parametrize("engine", ["local", "stacked", "jax"])
-@pytest.mark.parametrize("given", [FIXED, FALLING], ids=["fixed", "falling"])
+@pytest.mark.parametrize("rate", [1 / 40, Inverse(1 / 30, 0.05)], ids=["fixed", "falling"])
 @pytest.mark.parametrize("count", [1, 3])
-def test_the_loops_of_numpy_find_the_same(engine, given, count):
+def test_the_loops_of_numpy_find_the_same(engine, rate, count):
     """Also where clients come late: their memory is 0 until then."""
     if engine == "jax":
         pytest.importorskip("jax")
-    there, (client_lr, eta) = coming_late(), given
-    cohorts, rule = cohorts_of(there), Available(there)
-    own = {"client_lr": client_lr, "local_steps": count, "participation": rule}
+    there, steps = coming_late(), {"client_lr": rate, "local_steps": count}
+    cohorts, own = cohorts_of(there), {**steps, "participation": Available(there)}
     for problem, psi in ((q6(), None), (q6_l1(), PSI)):
         for mirror in (True, False):
             made = MIFA(psi, mirror=mirror, **own)
             x = simulate(made, problem, ROUNDS, engine=engine, evaluate_every=0).x
-            expected = mifa(cohorts, eta, count, 0.6 if psi else 0.0)
-            np.testing.assert_allclose(x, expected, rtol=0, atol=1e-12)
+            np.testing.assert_allclose(x, mifa(problem, cohorts, **steps), rtol=0, atol=1e-12)
     made = FedVARP(server_lr=0.7, **own)
     x = simulate(made, q6(), ROUNDS, engine=engine, evaluate_every=0).x
-    np.testing.assert_allclose(x, fedvarp(cohorts, eta, count, 0.7), rtol=0, atol=1e-12)
+    expected = fedvarp(q6(), cohorts, **steps, server_lr=0.7)
+    np.testing.assert_allclose(x, expected, rtol=0, atol=1e-12)
 
 
 RULES = {

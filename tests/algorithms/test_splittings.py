@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from harness import OpenRun, client_states, wire_exchange
+from harness import OpenRun, client_states, values, wire_exchange
 from problems import q6, q6_l1, two_clients
 from q6_runs import PSI, distance, lose, prox
 
-from flower_fedcon import FederatedProblem, Sample, simulate
+from flower_fedcon import Buffered, FederatedProblem, Sample, simulate
 from flower_fedcon.errors import StateLostError
 from flower_fedcon.problems.papers.quadratics import quadratics
 from flower_fedcon.sets import L2Ball
@@ -69,18 +69,22 @@ def test_feddr_without_a_mirror_refuses():
         run.play(30)
 
 
-def test_late_clients_of_feddr_start_at_x0():
-    problem = FederatedProblem(q6().objectives, x0=np.ones(8))
-    run = OpenRun(FedDR(None, step_size=0.1, participation=Sample(count=1)), problem)
-    met = set()
-    for _ in range(30):
-        run.play()
-        (client,) = run.server.cohort
-        if client not in met:
-            met.add(client)
-            x = prox(problem.objectives[client], np.ones(8), 0.1)
-            assert run.state.mirror.rows["xhat"][client] == pytest.approx(2 * x - 1, abs=1e-13)
-    assert met == set(range(6))
+@pytest.mark.parametrize("rule", [Sample(count=1), Buffered(buffer=1, concurrency=2)], ids=repr)
+def test_late_clients_of_feddr_start_at_the_model_that_they_are_sent(rule):
+    """Also in AsyncFedDR, where not all are asked in the first step."""
+    problem, sent = FederatedProblem(q6().objectives, x0=np.ones(8)), {}
+
+    def alter(asked, reply):
+        if asked.client not in sent:
+            xbar = sent[asked.client] = asked.down["xbar"]
+            x = prox(problem.objectives[asked.client], xbar, 0.1)
+            assert values(reply)["delta"] == pytest.approx(2 * x - xbar - 1, abs=1e-13)
+        return [reply]
+
+    run = OpenRun(FedDR(None, step_size=0.1, participation=rule), problem, alter=alter).play(30)
+    assert sent.keys() == {*range(6)}
+    assert len({xbar.tobytes() for xbar in sent.values()}) > 3
+    assert np.abs(run.state.xtilde - run.state.mirror.rows["xhat"].mean(axis=0)).max() < 1e-13
 
 
 SKIPPING = {"step_size": 0.1, "skip_probability": 0.5}

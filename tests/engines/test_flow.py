@@ -217,8 +217,7 @@ def test_asyncfeddr_by_hand(buffer: int) -> None:
     linear = [b for _, b in gradients(COMPOSITE)]
 
     def work(i: int, w: Any) -> Any:
-        if X[i] is not None:
-            Y[i] = Y[i] + (w - X[i])
+        Y[i] = w if X[i] is None else Y[i] + (w - X[i])
         X[i] = solves[i] @ (linear[i] + Y[i] / eta)
         u = 2 * X[i] - Y[i] - XH[i]
         XH[i] = XH[i] + u

@@ -49,6 +49,31 @@ def about(value: float, tolerance: float = 0.05) -> dict[str, float]:
     return {"low": value * (1 - tolerance), "high": value * (1 + tolerance)}
 
 
+TWO = Sample(count=2)
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A run in which clients come first in late rounds, and a loop of NumPy from the card alone.
+
+    Attributes
+    ----------
+    id : str
+    problem : callable
+    settings : dict
+        The strategy's arguments, and keywords of `play`; without the participation.
+    play : callable
+        Plays cohorts, one list of clients for each round, on the problem; returns the last model.
+    rule : Participation
+    """
+
+    id: str
+    problem: Callable[[], FederatedProblem]
+    settings: dict[str, Any]
+    play: Callable[..., Any]
+    rule: Participation = TWO
+
+
 @dataclass(frozen=True)
 class Contract:
     """What one algorithm is held to.
@@ -61,6 +86,9 @@ class Contract:
         With some left out; their settings hold the participation. Empty if that is refused.
     first_rounds : list of callables
         Rounds worked out by hand.
+    loops : list of Loop
+        What its card says of late clients; empty only if neither clients nor the server keep
+        anything of a client between rounds, or if everyone takes part.
     small : dict
         Settings that suit small, well-conditioned problems (Q = (1 + j) I).
     oracle : "constraint", "regularizer" or None
@@ -81,6 +109,7 @@ class Contract:
     first_rounds: list[FirstRounds]
     small: dict[str, Any]
     oracle: str | None = None
+    loops: list[Loop] = field(default_factory=list)
     lost: str | None = None
     refuses: list[Participation] = field(default_factory=list)
     invariant: Callable[[OpenRun], None] | None = field(default=None)

@@ -8,8 +8,9 @@ window's models, x' that of the window before, and means over the window's uploa
     b = rho ||x - x'|| / sqrt(mean ||g_i||^2)         the dual residual, and its scale
     rho := 2 rho  if a > 10 b;     rho := rho/2  if b > 10 a;     20 times at most
 
-where x_S is the point sent to client i and g_i its multiplier. Both ratios are free of units. The
-multipliers do not change: a client that keeps g_i/rho rescales it when it next takes part.
+where x_S is the point sent to client i and g_i its multiplier. Both ratios are free of units. If
+x - x' or the x_i - x_S are rounding errors, rho stays, since the problem is solved. The multipliers
+do not change: a client that keeps g_i/rho rescales it when it next takes part.
 
 Proofs: with everyone present, convex f_i and exact local solves, these methods are ADMM, which
 converges if the penalty changes finitely often (He, Yang, Wang, "Alternating direction method with
@@ -37,6 +38,7 @@ from flower_fedcon.wire.payloads import Payload
 
 BALANCED = "balanced"
 _APART, _FACTOR, _MOST = 10.0, 2.0, 20
+_ROUNDING = 1000  # machine epsilons of x: rounding errors of a window
 State = TypeVar("State")
 
 
@@ -65,9 +67,11 @@ class Balance(NamedTuple):
         if rounds < window:
             return self._replace(total=total, gaps=gaps, pulls=pulls, rounds=rounds)
         x, penalty = total / rounds, self.penalty
-        if self.windows and self.changes < _MOST:
-            a = math.sqrt(gaps / rounds) * math.sqrt(pulls / rounds)  # both times the other's scale
-            b = penalty * norm(x - self.last) * norm(x - self.origin)
+        apart, moved = math.sqrt(gaps / rounds), norm(x - self.last)
+        least = _ROUNDING * float(np.finfo(x.dtype).eps) * norm(x)
+        if self.windows and self.changes < _MOST and min(apart, moved) > least:
+            a = apart * math.sqrt(pulls / rounds)  # both times the other's scale
+            b = penalty * moved * norm(x - self.origin)
             if a > _APART * b > 0:
                 penalty *= _FACTOR
             elif b > _APART * a > 0:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from contract import Case, Contract, about
+from by_card import away, away_l1, descended, prox
+from contract import Case, Contract, Loop, about
 from harness import client_states
 from problems import q6, q6_l1, two_clients
 
@@ -30,6 +31,18 @@ def invariant(run):
 
 ONE = {"client_lr": 1 / 20, "local_steps": 1}
 
+
+def by_card(problem, cohorts, client_lr, local_steps):
+    clients, x = problem.objectives, problem.start
+    z, y = x, [x] * len(clients)
+    for cohort in cohorts:
+        for i in cohort:
+            v = descended(clients[i], x, client_lr, local_steps)
+            z, y[i] = z + (v - y[i]) / len(clients), v
+        x = prox(problem, z, client_lr * local_steps)
+    return x
+
+
 CONTRACT = Contract(
     cases=[
         Case("smooth", q6, ONE, 800, 0, 5e-15),
@@ -43,6 +56,10 @@ CONTRACT = Contract(
         Case("coin", q6, {**ONE, "participation": Bernoulli(0.5)}, 2000, 0, 5e-15),
     ],
     first_rounds=[area],
+    loops=[
+        Loop("smooth", away, {"client_lr": 1 / 40, "local_steps": 2}, by_card),
+        Loop("composite", away_l1, {"client_lr": 1 / 20, "local_steps": 1}, by_card),
+    ],
     small={"client_lr": 0.1, "local_steps": 1},
     oracle="regularizer",
     lost="exact",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from contract import Case, Contract
+from by_card import away_l1, gradient, prox
+from contract import Case, Contract, Loop
 from harness import OpenRun, settled
 from problems import q6, q6_l1, two_clients
 
@@ -38,6 +39,24 @@ def c_sums_to_zero(run: OpenRun) -> None:
         assert settled(run, "c").tobytes() == mirror.tobytes()
 
 
+def by_card(problem, cohorts, client_lr, local_steps, server_lr):
+    clients, x_bar, eta = problem.objectives, problem.start, client_lr
+    step, c = server_lr * eta * local_steps, np.zeros((len(clients), len(x_bar)))
+    for cohort in cohorts:
+        p, delta = prox(problem, x_bar, step), {}
+        for i in cohort:
+            z = zh = p
+            for k in range(local_steps):
+                zh = zh - eta * (gradient(clients[i], z) + c[i])
+                z = prox(problem, zh, (k + 1) * eta)
+            delta[i] = zh - p
+        x_bar = p + server_lr * sum(delta.values()) / len(cohort)
+        delta_bar = (x_bar - p) / server_lr
+        for i in cohort:
+            c[i] += (delta[i] - delta_bar) / (eta * local_steps)
+    return prox(problem, x_bar, step)
+
+
 CONTRACT = Contract(
     cases=[
         Case("composite", q6_l1, FIVE, 500, 0, 1e-10),
@@ -51,6 +70,7 @@ CONTRACT = Contract(
         Case("two", q6_l1, {**FIVE, **TWO}, 500, 0, 1e-10),
     ],
     first_rounds=[compositefl],
+    loops=[Loop("composite", away_l1, {**FIVE, "server_lr": 1.5}, by_card)],
     small={"client_lr": 0.1, "local_steps": 2},
     oracle="regularizer",
     lost="exact",

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from contract import Case, Contract, about
+from by_card import away, away_l1, minimiser, prox
+from contract import Case, Contract, Loop, about
 from problems import HALF, q6, q6_l1, two_clients
 
 from flower_fedcon import Bernoulli, Sample
@@ -177,6 +178,49 @@ def sampled(rule, problem=q6, settings=ONE, rounds=600, high=1e-15):
     return Case(repr(rule), problem, {**settings, "participation": rule}, rounds, 0, high)
 
 
+def block_by_card(problem, cohorts, strong_convexity, form):
+    clients, theta, nu = problem.objectives, problem.start, strong_convexity
+    n, z = len(clients), [problem.start] * len(clients)
+    for cohort in cohorts:
+        r, after = n / len(cohort), theta
+        for j in cohort:
+            zeta = r * theta - z[j]
+            theta_j = minimiser(clients[j], -nu * zeta, (r - 1) * nu)
+            z[j] = r * theta_j - zeta
+            after = after - r / n * (theta - theta_j)
+        theta = after
+    return theta
+
+
+def by_card(problem, cohorts, strong_convexity, momentum):
+    """The accelerated form."""
+    clients, n, nu, rho = problem.objectives, problem.num_clients, strong_convexity, momentum
+    z = problem.start
+    e, t, A, B = 0 * z, 1.0, np.zeros(n), np.ones(n)
+    own_z, own_e = [z] * n, [e] * n
+    for cohort in cohorts:
+        p, K = len(cohort) / n, n / len(cohort)
+        q = K * rho / (K * rho + 1 - rho)
+        sigma = (1 - p / t) / (1 - p * p * q)
+        r, k = K * (1 - q) * t / (1 - q * t), 1 - 1 / t
+        chi = (1 - p) * q * t * sigma / (1 - q * t)
+        a, b = p * q * t * sigma, (1 - p * q * t) * sigma
+        theta, D = prox(problem, z + sigma * e, 1 / nu), 0 * z
+        for j in cohort:
+            z_j, e_j = own_z[j] + A[j] * own_e[j], B[j] * own_e[j]
+            m = z_j - chi * e_j
+            theta_j = minimiser(clients[j], -nu * (r * theta - m), (r - 1) * nu)
+            delta = m + r * (theta_j - theta) - z_j - a * e_j
+            own_z[j], own_e[j] = z_j + a * e_j + delta, b * e_j - k * delta
+            D = D + delta / n
+        z, e = z + a * e + D, b * e - k * D
+        A, B = A + a * B, b * B
+        A[cohort], B[cohort] = 0.0, 1.0
+        h = p * (1 - q * t * t)
+        t = (h + math.sqrt(h * h + 4 * t * t)) / 2
+    return prox(problem, z + e, 1 / nu)
+
+
 CONTRACT = Contract(
     cases=[
         Case("accelerated", q6, ONE, 150, 0, 4e-15),
@@ -211,6 +255,12 @@ CONTRACT = Contract(
         accelerated,
         accelerated_sampled,
         accelerated_regularizer,
+    ],
+    loops=[
+        Loop("accelerated", away, {**ONE, "momentum": 0.05}, by_card),
+        Loop("without rho", away, PLAIN, by_card),
+        Loop("composite", away_l1, {**ONE, "momentum": 0.05}, by_card),
+        Loop("block", away, {**ONE, **BLOCK}, block_by_card),
     ],
     small=ONE,
     oracle="regularizer",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from contract import Case, Contract
+from by_card import away, away_l1, minimiser, prox
+from contract import Case, Contract, Loop
 from harness import client_states
 from problems import q6, q6_l1, two_clients
 
@@ -32,6 +33,20 @@ def invariant(run):
 
 SIZE = {"step_size": 0.1}
 
+
+def by_card(problem, cohorts, step_size, relaxation):
+    clients, xbar = problem.objectives, problem.start
+    xtilde, y, x, xhat = xbar, {}, {}, [xbar] * len(clients)
+    for cohort in cohorts:
+        for i in cohort:
+            y[i] = y[i] + relaxation * (xbar - x[i]) if i in y else xbar
+            x[i] = minimiser(clients[i], 0 * xbar, 1 / step_size, y[i])
+            delta = 2 * x[i] - y[i] - xhat[i]
+            xtilde, xhat[i] = xtilde + delta / len(clients), xhat[i] + delta
+        xbar = prox(problem, xtilde, step_size)
+    return xbar
+
+
 # With L1 the independent solver is 1.4e-11 off; test_feddr.py looks at the subdifferential.
 CONTRACT = Contract(
     cases=[
@@ -45,6 +60,10 @@ CONTRACT = Contract(
         Case("coin", q6, {**SIZE, "participation": Bernoulli(0.5)}, 800, 0, 2e-15),
     ],
     first_rounds=[feddr],
+    loops=[
+        Loop("smooth", away, {**SIZE, "relaxation": 1.0}, by_card),
+        Loop("composite", away_l1, {**SIZE, "relaxation": 1.5}, by_card),
+    ],
     small={"step_size": 0.5},
     oracle="regularizer",
     lost="heals",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from contract import Case, Contract
+from by_card import away, minimiser
+from contract import Case, Contract, Loop
 from harness import client_states
 from problems import HALF, q6, two_clients
 
@@ -29,6 +30,19 @@ def invariant(run):
 
 TEN = {"proximal": 10.0}
 
+
+def by_card(problem, cohorts, proximal):
+    clients, theta = problem.objectives, problem.start
+    h, g = 0 * theta, np.zeros((len(clients), len(theta)))
+    for cohort in cohorts:
+        ends = {i: minimiser(clients[i], -g[i], proximal, theta) for i in cohort}
+        for i, end in ends.items():
+            g[i] -= proximal * (end - theta)
+            h = h - proximal / len(clients) * (end - theta)
+        theta = sum(ends.values()) / len(cohort) - h / proximal
+    return theta
+
+
 CONTRACT = Contract(
     cases=[
         Case("full", q6, TEN, 300, 0, 1e-15),
@@ -40,6 +54,7 @@ CONTRACT = Contract(
         Case("coin", q6, {**TEN, "participation": Bernoulli(0.5)}, 500, 0, 1e-15),
     ],
     first_rounds=[feddyn],
+    loops=[Loop("smooth", away, TEN, by_card)],
     small={"proximal": 2.0},
     lost="exact",
     invariant=invariant,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from contract import Case, Contract, about
+from by_card import away_ball, vertex
+from contract import Case, Contract, Loop, about
 from harness import OpenRun, client_states
 from problems import HALF, l1ls, toy, two_clients
 
@@ -32,6 +33,21 @@ def invariant(run: OpenRun) -> None:
         assert np.abs(run.state.y_bar - mirror.rows["y"].mean(axis=0)).max() < 1e-14
 
 
+def by_card(problem, cohorts, penalty):
+    clients, x_bar, n = problem.objectives, problem.start, problem.num_clients
+    x, y = [x_bar] * n, np.zeros((n, len(x_bar)))
+    for t, cohort in enumerate(cohorts, 1):
+        age = len(cohort) / n * (t - 1) + 2
+        eta, pull, before, y_bar = 2 / age, penalty * age**0.5, x_bar, y.mean(axis=0)
+        for i in cohort:
+            y[i] += penalty * (x[i] - before)
+            g = clients[i].gradient(x[i]) / n + pull * (x[i] - before) + y[i] - y_bar
+            s = vertex(g)
+            x_bar = x_bar + eta / n * (s - x[i])
+            x[i] = (1 - eta) * x[i] + eta * s
+    return x_bar
+
+
 CONTRACT = Contract(
     cases=[
         Case("toy", toy, {"penalty": 1.0}, 1000, **about(1 - 0.999816, 1e-2)),
@@ -50,6 +66,7 @@ CONTRACT = Contract(
         ),
     ],
     first_rounds=[fedfwplus],
+    loops=[Loop("ball", away_ball, {"penalty": 0.5}, by_card)],
     small={"penalty": 0.5},
     oracle="constraint",
     invariant=invariant,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from contract import Case, Contract
-from problems import HALF, q6, q6_l1, two_clients
+from by_card import START
+from contract import Case, Contract, Loop
+from problems import HALF, q6, q6_l1, q6_objectives, two_clients
 
-from flower_fedcon import Available, Bernoulli, Cyclic, Only
+from flower_fedcon import Available, Bernoulli, Cyclic, FederatedProblem, Only
 from flower_fedcon.regularizers import L1
 from flower_fedcon.strategies import FedNewton
 
@@ -42,6 +43,37 @@ def invariant(run):
         np.testing.assert_allclose(server.m, heard.mean(axis=0), rtol=1e-12, atol=1e-12)
 
 
+class Quartic:
+    """A quadratic, plus the sum of x^4/4."""
+
+    def __init__(self, plain):
+        self.plain, self.shape = plain, plain.b.shape
+
+    def value(self, x):
+        return self.plain.value(x) + (x**4).sum() / 4
+
+    def gradient(self, x):
+        return self.plain.gradient(x) + x**3
+
+    def hessian(self, x):
+        return self.plain.Q + np.diag(3 * x**2)
+
+
+def quartics():
+    return FederatedProblem([Quartic(f) for f in q6_objectives()], x0=START)
+
+
+def by_card(problem, cohorts):
+    clients, x, models = problem.objectives, problem.start, {}
+    for cohort in cohorts:
+        for i in cohort:
+            H = clients[i].hessian(x)
+            models[i] = H, H @ x - clients[i].gradient(x)
+        if len(models) == len(clients):
+            x = np.linalg.solve(*(sum(parts) for parts in zip(*models.values(), strict=True)))
+    return x
+
+
 # With L1 the independent solver is 1.4e-11 off.
 CONTRACT = Contract(
     cases=[
@@ -53,6 +85,7 @@ CONTRACT = Contract(
         Case("coin", q6, {"participation": Bernoulli(0.5)}, 20, 0, 1e-13),
     ],
     first_rounds=[fednewton, one_after_the_other, one_of_two, one_of_two_by_a_trace],
+    loops=[Loop("quartics", quartics, {}, by_card)],
     small={},
     oracle="regularizer",
     invariant=invariant,

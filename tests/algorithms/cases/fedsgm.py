@@ -5,10 +5,12 @@ from __future__ import annotations
 from functools import cache
 
 import numpy as np
-from contract import Case, Contract, about
+from by_card import START, largest
+from contract import Case, Contract, Loop, about
 from harness import OpenRun
-from problems import HALF, Limited, q6_limited, two_limited
+from problems import HALF, Limited, q6_limited, q6_objectives, two_limited
 
+from flower_fedcon import FederatedProblem
 from flower_fedcon.compressors import RandK, TopK
 from flower_fedcon.problems import neyman_pearson
 from flower_fedcon.strategies import FedSGM
@@ -57,6 +59,35 @@ BOTH = {"uplink": HALF_UP, "downlink": HALF_DOWN}
 FIVE = {"client_lr": 1 / 400, "local_steps": 5, "tolerance": 0.1}
 ONE = {"client_lr": 1 / 40, "local_steps": 1, "tolerance": 0.1}
 
+
+@cache
+def away_limited():
+    """Q6 with g_j = (the sum of x)/2 less a level of j's own, some of which bind."""
+    levels = np.linspace(-0.1, 0.1, 6)
+    clients = [Limited(f, 0.5, level) for f, level in zip(q6_objectives(), levels, strict=True)]
+    return FederatedProblem(clients, x0=START)
+
+
+def by_card(problem, cohorts, client_lr, local_steps, tolerance, switching, **compressors):
+    """Hard switching with error feedback; half of the entries are sent."""
+    clients, x = problem.objectives, problem.start
+    w, e, kept = x, np.zeros((len(clients), len(x))), len(x) // 2
+    for cohort in cohorts:
+        ghat = np.mean([clients[j].constraint_value(w) for j in cohort])
+        sent = 0 * x
+        for j in cohort:
+            v = w
+            for _ in range(local_steps):
+                g = clients[j].constraint_gradient(v)
+                v = v - client_lr * (g if ghat > tolerance else clients[j].gradient(v))
+            owed = e[j] + (w - v) / client_lr
+            delta = largest(owed, kept)
+            e[j], sent = owed - delta, sent + delta / len(cohort)
+        x = x - client_lr * sent
+        w = w + largest(x - w, kept)
+    return w
+
+
 CONTRACT = Contract(
     cases=[
         Case("error feedback", q6_limited, {**FIVE, **BOTH}, 1000, 2e-2, 5e-2),
@@ -74,6 +105,14 @@ CONTRACT = Contract(
         Case("half", q6_limited, {**FIVE, **HALF}, 1000, 3e-2, 0.4),
     ],
     first_rounds=[fedsgm_hard, fedsgm_soft],
+    loops=[
+        Loop(
+            "error feedback",
+            away_limited,
+            {"client_lr": 0.02, "local_steps": 3, "tolerance": 0.02, "switching": "hard", **BOTH},
+            by_card,
+        )
+    ],
     small={**STEPS, "tolerance": 0.1, "uplink": RandK(count=3), "downlink": RandK(count=4)},
     lost="heals",
     invariant=invariant,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from contract import Case, Contract, about
+from by_card import away, descended
+from contract import Case, Contract, Loop, about
 from problems import HALF, q6, two_clients
 
 from flower_fedcon import Bernoulli, Cyclic, Markov, Sample
+from flower_fedcon.server.schedules import at
 from flower_fedcon.strategies import FedVARP
 
 
@@ -29,6 +31,20 @@ ONE = {"client_lr": 1 / 20, "local_steps": 1}
 SHORT = {"client_lr": 1 / 30, "local_steps": 1}
 FIVE = {"client_lr": 1 / 40, "local_steps": 5}
 
+
+def by_card(problem, cohorts, client_lr, local_steps, server_lr=1.0):
+    clients, w = problem.objectives, problem.start
+    y = np.zeros((len(clients), len(w)))
+    for t, cohort in enumerate(cohorts, 1):
+        eta = at(client_lr, t)
+        delta = {i: descended(clients[i], w, eta, local_steps) - w for i in cohort}
+        v = y.mean(axis=0) + sum(delta[i] - y[i] for i in cohort) / len(cohort)
+        for i in cohort:
+            y[i] = delta[i]
+        w = w + server_lr * v
+    return w
+
+
 CONTRACT = Contract(
     cases=[
         Case("one step", q6, ONE, 800, 0, 5e-15),
@@ -43,6 +59,7 @@ CONTRACT = Contract(
         Case("five steps, half", q6, {**FIVE, **HALF}, 800, **about(0.290897, 1e-6)),
     ],
     first_rounds=[fedvarp],
+    loops=[Loop("smooth", away, {**FIVE, "server_lr": 0.7}, by_card)],
     small={"client_lr": 0.1, "local_steps": 2},
     invariant=invariant,
 )

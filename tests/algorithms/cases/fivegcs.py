@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from contract import Case, Contract
+from by_card import away, gradient, minimiser
+from contract import Case, Contract, Loop
 from harness import client_states
 from problems import HALF, q6, two_clients
 
@@ -28,6 +29,21 @@ def invariant(run):
     assert np.abs(server.v - server.mirror.rows["variate"].sum(axis=0)).max() < 1e-13
 
 
+def by_card(problem, cohorts, primal_lr, dual_lr):
+    clients, x, mu = problem.objectives, problem.start, 1.0
+    n, v, u = len(clients), 0 * x, np.zeros((len(clients), len(x)))
+    for cohort in cohorts:
+        xhat, total = (x - primal_lr * v) / (1 + primal_lr * mu), 0 * x
+        for m in cohort:  # N times step 2
+            linear = -(n * u[m] + mu * xhat)
+            y = minimiser(clients[m], linear, n * dual_lr - mu, xhat)
+            delta = (gradient(clients[m], y) - mu * y) / n - u[m]
+            u[m] += delta
+            total = total + delta
+        x, v = xhat - primal_lr * n / len(cohort) * total, v + total
+    return (x - primal_lr * v) / (1 + primal_lr * mu)
+
+
 CONTRACT = Contract(
     cases=[
         Case("full", q6, {}, 400, 0, 1e-15),
@@ -38,6 +54,7 @@ CONTRACT = Contract(
         Case("one of six", q6, {"participation": Sample(count=1)}, 1000, 0, 1e-15),
     ],
     first_rounds=[fivegcs],
+    loops=[Loop("smooth", away, {"primal_lr": 0.05, "dual_lr": 1.5}, by_card)],
     small={"smoothness": 3.0, "strong_convexity": 1.0},
     lost="exact",
     refuses=[Bernoulli(0.5)],

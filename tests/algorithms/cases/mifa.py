@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from contract import Case, Contract, about
+from by_card import away, away_l1, descended, prox
+from contract import Case, Contract, Loop, about
 from harness import client_states
 from problems import HALF, q6, q6_l1, two_clients
 
 from flower_fedcon import Bernoulli, Cyclic, Markov, Sample
 from flower_fedcon.regularizers import L1
+from flower_fedcon.server.schedules import at
 from flower_fedcon.strategies import MIFA
 
 
@@ -36,6 +38,18 @@ ONE = {"client_lr": 1 / 20, "local_steps": 1}
 SHORT = {"client_lr": 1 / 30, "local_steps": 1}
 FIVE = {"client_lr": 1 / 40, "local_steps": 5}
 
+
+def by_card(problem, cohorts, client_lr, local_steps):
+    clients, w = problem.objectives, problem.start
+    G = np.zeros((len(clients), len(w)))
+    for t, cohort in enumerate(cohorts, 1):
+        eta = at(client_lr, t)
+        for i in cohort:
+            G[i] = (descended(clients[i], w, eta, local_steps) - w) / eta
+        w = prox(problem, w + eta * G.mean(axis=0), eta * local_steps)
+    return w
+
+
 CONTRACT = Contract(
     cases=[
         Case("smooth", q6, ONE, 800, 0, 5e-15),
@@ -52,6 +66,10 @@ CONTRACT = Contract(
         Case("five steps, half", q6, {**FIVE, **HALF}, 800, **about(0.290897, 1e-6)),
     ],
     first_rounds=[mifa],
+    loops=[
+        Loop("smooth", away, FIVE, by_card),
+        Loop("composite", away_l1, SHORT, by_card),
+    ],
     small={"client_lr": 0.1, "local_steps": 1},
     oracle="regularizer",
     lost="exact",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from contract import Case, Contract
+from by_card import away, descended, gradient
+from contract import Case, Contract, Loop
 from harness import OpenRun, latest
 from problems import q6, two_clients
 
@@ -64,6 +65,23 @@ def c_is_the_mean(run: OpenRun) -> None:
     assert np.allclose(run.state.c, mirror["c"].mean(0), rtol=0, atol=1e-13)
 
 
+def by_card(problem, cohorts, client_lr, local_steps, server_lr, option):
+    clients, x = problem.objectives, problem.start
+    c, own = 0 * x, np.zeros((len(clients), len(x)))
+    for cohort in cohorts:
+        moved, changed = 0 * x, 0 * x
+        for i in cohort:
+            change = descended(clients[i], x, client_lr, local_steps, c - own[i]) - x
+            if option == "I":
+                dc = gradient(clients[i], x) - own[i]
+            else:
+                dc = -c - change / (local_steps * client_lr)
+            own[i] += dc
+            moved, changed = moved + change / len(cohort), changed + dc / len(clients)
+        x, c = x + server_lr * moved, c + changed
+    return x
+
+
 CONTRACT = Contract(
     cases=[
         Case("five steps", q6, FIVE, 500, 0, 3e-15),
@@ -78,6 +96,10 @@ CONTRACT = Contract(
         Case("turns", q6, {**FIVE, **WINDOW, "participation": Cyclic(groups=3)}, 600, 0, 3e-15),
     ],
     first_rounds=[scaffold, scaffold_option_one, scaffold_window],
+    loops=[
+        Loop(option, away, {**FIVE, "server_lr": 1.5, "option": option}, by_card)
+        for option in ("I", "II")
+    ],
     small={"client_lr": 0.1, "local_steps": 2},
     lost="exact",
     invariant=c_is_the_mean,

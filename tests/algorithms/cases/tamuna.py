@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from contract import Case, Contract
+from by_card import away, descended
+from contract import Case, Contract, Loop
 from harness import OpenRun
 from problems import HALF, q6, two_clients
 
 from flower_fedcon import Bernoulli, FederatedProblem, Sample
+from flower_fedcon.core.rng import COIN, COMPRESS, stream
 from flower_fedcon.objectives import Quadratic
 from flower_fedcon.strategies import TAMUNA
 
@@ -36,6 +38,24 @@ def h_sums_to_zero(run: OpenRun) -> None:
 
 PAIRS = {"participation": Sample(count=2)}
 
+
+def by_card(problem, cohorts, client_lr, communication_probability, copies):
+    clients, x_bar, n, s = problem.objectives, problem.start, problem.num_clients, copies
+    h, rows = np.zeros((n, len(x_bar))), np.arange(len(x_bar))
+    eta = communication_probability * n * (s - 1) / (s * (n - 1))
+    for r, cohort in enumerate(cohorts, 1):
+        steps, c = stream(0, COIN, r, n).geometric(communication_probability), len(cohort)
+        q = np.zeros((len(x_bar), c), dtype=bool)
+        for column in range(s):
+            q[rows, (rows * s + column) % c] = True
+        order = stream(0, COMPRESS, r, n).permutation(c)
+        ends = [descended(clients[i], x_bar, client_lr, steps, -h[i]) for i in cohort]
+        sent = q[:, order].T
+        x_bar = np.where(sent, ends, 0.0).sum(axis=0) / s
+        h[cohort] += eta / client_lr * np.where(sent, x_bar - ends, 0.0)
+    return x_bar
+
+
 CONTRACT = Contract(
     cases=[
         Case("two of six send", q6, {"copies": 2}, 500, 0, 1e-15),
@@ -47,6 +67,16 @@ CONTRACT = Contract(
         Case("two of six", q6, PAIRS, 900, 0, 1e-15),
     ],
     first_rounds=[as_scaffnew, sparse],
+    loops=[
+        Loop(
+            f"{copies} of {count}",
+            away,
+            {"client_lr": 1 / 20, "communication_probability": 0.3, "copies": copies},
+            by_card,
+            Sample(count=count),
+        )
+        for copies, count in ((2, 2), (2, 3))
+    ],
     small={"client_lr": 0.1, "communication_probability": 0.5, "copies": 2},
     refuses=[Bernoulli(0.5), Sample(count=1)],
     invariant=h_sums_to_zero,
