@@ -9,6 +9,7 @@ import pytest
 from agreement import agree
 from everywhere import agrees_everywhere
 from harness import OpenRun, settled
+from private_rows import LOUD, regression
 
 from flower_fedcon import FederatedProblem, simulate
 from flower_fedcon import compiled as door
@@ -16,8 +17,9 @@ from flower_fedcon.clients import ScaffnewClient
 from flower_fedcon.compressors import EF21, TopK
 from flower_fedcon.core.batches import Batches
 from flower_fedcon.core.rng import BATCH, COIN, stream
+from flower_fedcon.errors import FedConError
 from flower_fedcon.lab.experiments.experiment import Experiment
-from flower_fedcon.objectives import LeastSquares, Noisy, Quadratic
+from flower_fedcon.objectives import LeastSquares, Noisy, PrivateObjective, Quadratic
 from flower_fedcon.regularizers import L1, Zero
 from flower_fedcon.strategies import Scaffnew
 
@@ -318,6 +320,13 @@ def test_plain_runs_are_told_nothing_apart():
     assert not run.server.has_personal
     assert not {"stop_probability", "refresh_probability"} & run.server.strategy.arguments().keys()
     assert OpenRun(Scaffnew(**SKIP), unlike()).server.has_personal
+
+
+def test_gradients_that_are_noisy_for_privacy_have_no_differences():
+    problem = FederatedProblem([PrivateObjective(regression(), LOUD)])
+    strategy = Scaffnew(**COIN_OF, batch_size=4, refresh_probability=0.2)
+    with pytest.raises(FedConError, match=r"refresh_probability=0.2 .*consist of their noise"):
+        simulate(strategy, problem, 1)
 
 
 @pytest.mark.parametrize(

@@ -158,6 +158,8 @@ def draw(method: str, number: int) -> Drawn:
             del solvers[2]
         options["local_solver"] = solvers[rng.integers(0, len(solvers))]
     options |= _terms(method, rng, kind, d, terms)
+    if method == "Scaffnew" and rng.random() < 0.5:
+        options["refresh_probability" if "batch_size" in options else "stop_probability"] = 0.3
     problem = FederatedProblem(objectives, **terms)
     first = [options.pop("constraint")] if method in WOLFE else []
     strategy = getattr(strategies, method)(*first, **options)
