@@ -29,6 +29,7 @@ VENUES = {
     "ICLR": "International Conference on Learning Representations",
     "ICML": "International Conference on Machine Learning",
     "Interspeech": "Annual Conference of the International Speech Communication Association",
+    "MLSP": "IEEE International Workshop on Machine Learning for Signal Processing",
     "MLSys": "Proceedings of Machine Learning and Systems",
     "NeurIPS": "Advances in Neural Information Processing Systems",
     "OPT workshop": "OPT: Workshop on Optimization for Machine Learning",
@@ -36,6 +37,7 @@ VENUES = {
 }
 """The proceedings to which cards refer by short names."""
 JOURNALS = {
+    "Mathematical Programming": "Mathematical Programming",
     "SIAM Journal on Optimization": "SIAM Journal on Optimization",
     "TMLR": "Transactions on Machine Learning Research",
 }

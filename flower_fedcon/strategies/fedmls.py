@@ -145,20 +145,30 @@ class FedMLS(FedConStrategy[FedMLSState]):
         if self.step_size is not None and self.step_size != "auto":
             return {}
         return {
-            "lipschitz": lambda: self.steepest_for("step_size, or lipschitz and distance"),
+            "lipschitz": self._steepness,
             "distance": self._reach,
             "step_size": self._balanced,
         }
 
-    def _reach(self) -> float:
-        """Return a guess of D: the length of a gradient step of 1/L."""
+    def _smoothness(self) -> float:
+        """Return L, from which D follows; before G is asked of the clients, for nothing."""
         L = self.setup.smoothness
         if L is None:
             raise ConfigError(
                 "FedMLS: losses with kinks have no smoothness L from which the length of steps "
                 "would follow: give distance, about ||x0 - x*||, or step_size"
             )
-        return float(self.lipschitz) / (L or UNIT)
+        return L or UNIT
+
+    def _steepness(self) -> float:
+        """Return a guess of G: the longest gradient of an f_i at the start."""
+        if self.distance is None:
+            self._smoothness()
+        return self.steepest_for("step_size, or lipschitz and distance")
+
+    def _reach(self) -> float:
+        """Return a guess of D: the length of a gradient step of 1/L."""
+        return float(self.lipschitz) / self._smoothness()
 
     def _balanced(self) -> float:
         """Return the lambda_0 with which the bound is least."""
