@@ -46,7 +46,7 @@ class FRECONClient(FedConClient[FRECONClientState]):
         return state if state.resets == down.get("resets", 0) else self.initialize(down)
 
     def step(self, state: FRECONClientState, down: Payload) -> tuple[Payload, FRECONClientState]:
-        """Do steps 2 and 3; the server's x_{k-1} is sent, since this client may have been absent."""
+        """Do steps 2 and 3, with the server's x_{k-1}: this client may have been absent."""
         gradient = self.gradient(down["x"])
         sent: Payload = {"u": gradient - state.h}
         if self.variant == "frecon":

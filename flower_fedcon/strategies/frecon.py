@@ -9,8 +9,8 @@ Round k = 0, 1, ..., for a cohort S, from x_0 = x_{-1} = x0 and g = h = h_i = 0:
     4. server:    g := mean_S q_i + (1 - lambda) g + lambda (h + mean_S u_i)
                   h := h + (alpha/N) sum_S u_i;  x_{k+1} = prox(x_k - gamma g, gamma)
 
-Variant "cofig" is COFIG: without x_{k-1} and q_i, and with g = h + mean_S u_i. With everyone in each
-round this is DIANA, and without compression SAGA, whose memory of gradients is the clients' h_i.
+Variant "cofig" is COFIG: without x_{k-1} and q_i, and with g = h + mean_S u_i. With everyone in
+each round this is DIANA, and without compression SAGA, whose memory of gradients is the h_i.
 
 C_i is unbiased, with variance omega: E||C_i(v) - v||^2 <= omega ||v||^2, and alpha = 1/(1 + omega).
 Symbols: gamma = step_size, lambda = mixing, C_i = uplink_compressor, prox(v, t) = argmin_x psi(x) +

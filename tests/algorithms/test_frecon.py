@@ -15,7 +15,7 @@ from flower_fedcon.core.rng import COMPRESS, stream
 from flower_fedcon.errors import ConfigError, ParticipationError
 from flower_fedcon.objectives import Quadratic
 from flower_fedcon.privacy import GaussianDP
-from flower_fedcon.regularizers import MCP, L1
+from flower_fedcon.regularizers import L1, MCP
 from flower_fedcon.strategies import FRECON
 
 ROUNDS, PSI = 60, L1(0.6)
@@ -35,7 +35,7 @@ def sent(compressor, t, i, *vectors):
 
 
 def frecon(cohorts, compressor, psi=0.0, gamma=GAMMA, lam=LAMBDA):
-    """Return the last model. Every client knows both models of the server, also one that was away."""
+    """Return the last model; every client knows both of the server's, also one that was away."""
     x = before = np.zeros(8)
     g, h, alpha = np.zeros(8), np.zeros((6, 8)), 1 / (1 + compressor.q(8))
     for t, cohort in enumerate(cohorts, 1):
@@ -74,9 +74,7 @@ def test_the_loops_of_numpy_find_the_same(compressor, composite):
             ("cofig", cofig(cohorts, compressor, weight)),
         ):
             mixing = LAMBDA if variant == "frecon" else None
-            made = FRECON(
-                problem.regularizer, variant=variant, mixing=mixing, mirror=mirror, **own
-            )
+            made = FRECON(problem.regularizer, variant=variant, mixing=mixing, mirror=mirror, **own)
             for engine in ("local", *engines):
                 if engine == "jax":
                     pytest.importorskip("jax")
@@ -117,9 +115,7 @@ def test_weights_of_clients_count():
     clients, weights = random_quadratics(3), [3, 1, 0.5, 2]
     problem = FederatedProblem(clients, weights=weights)
     for variant in ("frecon", "cofig"):
-        made = FRECON(
-            variant=variant, uplink_compressor=Natural(), participation=Sample(count=2)
-        )
+        made = FRECON(variant=variant, uplink_compressor=Natural(), participation=Sample(count=2))
         x = simulate(made, problem, 900, evaluate_every=0).x
         np.testing.assert_allclose(x, problem.optimum.x, rtol=0, atol=1e-9)
 
