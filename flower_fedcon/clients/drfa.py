@@ -23,10 +23,10 @@ class DRFAClient(FedConClient[None]):
     def step(self, state: None, down: Payload) -> tuple[Payload, None]:
         """Do steps 2 and 3, with w of shape (..., *model)."""
         w, eta, count = down["w"], self.client_lr, self.local_steps
-        loss = self.loss_at(down.get("z", w))
-        k = int(down.get("k", count))
+        if "z" not in down:  # it is w
+            done = self.play(LocalPass(w, steps=count, rate=eta))
+            return {"delta": done.change, "loss": self.loss_at(w)}, None
+        k, loss = int(down["k"]), self.loss_at(down["z"])
         seen = self.play(LocalPass(w, steps=k, rate=eta))
-        if "k" not in down:
-            return {"delta": seen.change, "loss": loss}, None
         end = self.play(LocalPass(seen.end, steps=count - k, rate=eta)).end
         return {"delta": end - w, "at_k": seen.change, "loss": loss}, None
