@@ -30,10 +30,10 @@ numbers).
 Wire: 1 vector down (2 at a late first contact); 1 vector up.
 Participation: any, and replies to earlier models (`Buffered`). With buffer=1 this is AsyncFedDR,
 the paper's Algorithm 2, whose rate is for bounded delays; larger buffers are measured, not proved.
-First contact: with y_i = xbar of that round, without step 2, and with xhat_i = x0, which xtilde
-contains until then. Any y_i is a valid start: from the round in which the last client comes the run
-is the paper's, begun with these y_i. xbar is a better one than x0 if it is nearer to the optimum
-(docs/participation.md).
+First contact: with y_i = xbar of that round (x0 in round 1), without step 2, and with xhat_i = x0,
+which xtilde contains until then. Any y_i is a valid start: from the round in which the last client
+comes the run is the paper's, begun with these y_i. xbar is a better one than x0 if it is nearer to
+the optimum (docs/participation.md).
 Compression: EF21, of Delta_i, whose memory is xhat_i: it moves by the decoded upload, and xtilde
 stays the mean of the xhat_i. The fixed point is the same.
 Lost state: the client comes as at its first contact, but uploads against the server's copy of
