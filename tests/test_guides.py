@@ -286,6 +286,9 @@ def test_arrays_of_one_s_own_become_a_table_a_figure_and_citations(empty):
     table = (empty / "table.tex").read_text()
     reached = [line.count("pm") for line in table.splitlines() if line.startswith("Fed")]
     assert reached == [3, 3, 1]  # the last one does not reach the level in 100 rounds
+    differences = (empty / "differences.tex").read_text()
+    assert "Mean difference to FedMiD over the same seeds" in differences
+    assert differences.count("$p ") == 2
 
 
 def test_a_problem_of_one_s_own(folder):
