@@ -143,7 +143,7 @@ class DRFA(FedConStrategy[DRFAState]):
     >>> clients = [Quadratic(np.eye(1), np.array([b])) for b in (1.0, -3.0)]
     >>> problem = FederatedProblem(clients, x0=np.array([2.0]))
     >>> strategy = DRFA(client_lr=0.2, weight_lr=0.05)
-    >>> abs(simulate(strategy, problem, num_rounds=200).x.round(6))
+    >>> abs(simulate(strategy, problem, num_rounds=400).x.round(6))
     array([0.])
     """
 
