@@ -96,7 +96,7 @@ def scope_in(card: Card, kind: type[Method[Any]]) -> Scope:
         hessians="twice differentiable" in words,
         shared_minimiser="minimiser" in words,
         refuted=card.source.startswith("refuted"),
-        worst="max_lam" in words,
+        worst="max_lambda" in words,
     )
 
 

@@ -1,49 +1,51 @@
 r"""DRFA: distributionally robust averaging, which minimises the largest loss of a client.
 
-    min_w max_lam sum_i lam_i f_i(w) + psi(w) - (rho/2) sum_i (N lam_i - 1)^2 / N
-    over weights lam_i >= 0 that sum to 1, all f_i convex
+    min_w max_lambda sum_i lambda_i f_i(w) + psi(w) - (rho/2) sum_i (N lambda_i - 1)^2 / N
+    over weights lambda_i >= 0 that sum to 1, all f_i convex
 
-Round, for a cohort S, from w = z = x0 and lam_i = 1/N:
+Round, for a cohort S, from w = z = x0 and lambda_i = 1/N:
     1. server:    draw k from {1, ..., K};  broadcast w, z and k
     2. client i:  v = w;  K times  v := v - eta grad f_i(v);  v_i = v, and v_i' = v after k times
     3.            upload v_i - w, v_i' - w and l_i = f_i(z)
-    4. server:    z := prox(w + mean_S N lam_i (v_i' - w), eta k)
-                  w := prox(w + mean_S N lam_i (v_i - w), eta K)
-    5.            h_i := l_i for i in S;  lam := P((lam + gam K h) / (1 + gam K rho N))
+    4. server:    z := prox(w + mean_S N lambda_i (v_i' - w), eta k)
+                  w := prox(w + mean_S N lambda_i (v_i - w), eta K)
+    5.            h_i := l_i for i in S
+                  lambda := P((lambda + gamma K h) / (1 + gamma K rho N))
     output        w_bar = the mean of the z that were broadcast
 
 P projects onto the simplex; prox(v, t) = argmin_w psi(w) + ||w - v||^2 / (2 t). Symbols: eta =
-client_lr, K = local_steps, gam = weight_lr, rho = weight_penalty. With rho = 0 the maximum over lam
-is the largest f_i(w); a large rho keeps lam near 1/N, and the limit near the optimum of the mean.
-With weight_step="multiplicative" step 5 is lam_i := lam_i exp(gam K h_i), normalised, for rho = 0.
+client_lr, K = local_steps, gamma = weight_lr, rho = weight_penalty. With rho = 0 the maximum over
+lambda is the largest f_i(w); a large rho keeps lambda near 1/N, and the limit near the optimum of
+the mean. With weight_step="multiplicative" step 5 is lambda_i := lambda_i exp(gamma K h_i),
+normalised, for rho = 0.
 
-With K = 1 this is AFL: z is w, and w and lam move at once, each by a gradient at the same w and
-lam.
+With K = 1 this is AFL: z is w, and w and lambda move at once, each by a gradient at the same w and
+lambda.
 
-Cohorts: w, z and lam are known before S is drawn. If each client is in S with one probability,
-mean_S N lam_i d_i is sum_i lam_i d_i on average; with probabilities p_i and weights 1/(N p_i), too.
-The paper draws S by lam and takes plain means, which is the same on average, with less noise where
-few clients have the weight; here clients come by a rule of their own. The paper asks a second
-cohort for losses at z, after step 4; here it is the S of the next round, drawn independently of z.
-So lam is one round later for K > 1. h holds everyone's last loss, at first the mean of the first
-cohort's. Losses are then at models of up to some rounds ago, which differ by multiples of eta, as
-other terms of the theorem do. With loss_memory=False lam moves by u instead, as in the paper: u_i =
-(N/|S|) l_i in S and 0 elsewhere, which is right on average and has the losses themselves as noise.
-If everyone takes part, both are the same.
+Cohorts: w, z and lambda are known before S is drawn. If each client is in S with one probability,
+mean_S N lambda_i d_i is sum_i lambda_i d_i on average; with probabilities p_i and weights 1/(N
+p_i), too. The paper draws S by lambda and takes plain means, which is the same on average, with
+less noise where few clients have the weight; here clients come by a rule of their own. The paper
+asks a second cohort for losses at z, after step 4; here it is the S of the next round, drawn
+independently of z. So lambda is one round later for K > 1. h holds everyone's last loss, at first
+the mean of the first cohort's. Losses are then at models of up to some rounds ago, which differ by
+multiples of eta, as other terms of the theorem do. With loss_memory=False lambda moves by u
+instead, as in the paper: u_i = (N/|S|) l_i in S and 0 elsewhere, which is right on average and has
+the losses themselves as noise. If everyone takes part, both are the same.
 
 Theorem, for psi = 0 and everyone in each round: let ||x0 - w*|| <= D, f_i be convex with ||grad
 f_i|| <= G, and the losses less their mean be a vector of length at most B. On average over T rounds
-w and lam lose at most
-    D^2/(2 eta K T) + eta G^2 (4 K - 3)/2   and   1/(2 gam K T) + c gam K B^2/2
-to any others, where c = 1 for K = 1, else 3: lam_t meets losses of the round before, and moves by
-gam K B at most. So eta = D/(G sqrt(K T (4 K - 3))) and gam = 1/(K B sqrt(c T)) give
+w and lambda lose at most
+    D^2/(2 eta K T) + eta G^2 (4 K - 3)/2   and   1/(2 gamma K T) + c gamma K B^2/2
+to any others, where c = 1 for K = 1, else 3: lambda_t meets losses of the round before, and moves
+by gamma K B at most. So eta = D/(G sqrt(K T (4 K - 3))) and gamma = 1/(K B sqrt(c T)) give
     max_i f_i(w_bar) - min_w max_i f_i(w) <= D G sqrt((4 K - 3)/(K T)) + B sqrt(c/T)
 in expectation over the k. More local steps do not make this bound smaller. With K = 1 and strongly
 convex f_i, w itself converges to the optimum if steps are short.
 
-State: none on the client; w, z, lam and h (N numbers each) and the sum of the z on the server.
+State: none on the client; w, z, lambda and h (N numbers each) and the sum of the z on the server.
 Wire: 2 vectors and 1 number down, 2 vectors and 1 number up; with K = 1 one vector each way.
-Participation: any; N lam_i multiplies the noise of sampling, so that steps must be shorter. With
+Participation: any; N lambda_i multiplies the noise of sampling, so that steps must be shorter. With
 several local steps, and with cohorts, w ends at a floor.
 Lost state: nothing to lose.
 
@@ -86,7 +88,7 @@ class DRFAState(NamedTuple):
 
     w: Array  # global model, shape of x0
     z: Array  # the model whose losses the coming round tells, shape of x0
-    weights: Array  # lam, shape (N,)
+    weights: Array  # lambda, shape (N,)
     losses: Array  # h, shape (N,)
     t: int  # the coming round, from 1
     average: WeightedMean  # mean of the z
@@ -96,15 +98,15 @@ class DRFAConstants(NamedTuple):
     """Constants that follow from the setup."""
 
     client_lr: float  # eta
-    weight_lr: float  # gam
+    weight_lr: float  # gamma
 
 
 class DRFA(FedConStrategy[DRFAState]):
     """Distributionally robust federated averaging; AFL with one local step.
 
     The history's columns are "worst_estimate", the largest of the losses that clients told last,
-    and "largest_weight", the largest lam_i. Its output "average" is w_bar. Its "objective" is the
-    mean loss, which this method does not minimise. If the problem's clients have weights, these
+    and "largest_weight", the largest lambda_i. Its output "average" is w_bar. Its "objective" is
+    the mean loss, which this method does not minimise. If the problem's clients have weights, these
     multiply their losses.
 
     Parameters
@@ -116,13 +118,13 @@ class DRFA(FedConStrategy[DRFAState]):
     local_steps : int, optional
         K >= 1; by default 1, which is AFL.
     weight_lr : float, optional
-        gam > 0; by default the theorem's, from B.
+        gamma > 0; by default the theorem's, from B.
     weight_penalty : float (default: 0.0)
         rho >= 0.
     weight_step : {"projected", "multiplicative"} (default: "projected")
-        How lam moves.
+        How lambda moves.
     loss_memory : bool (default: True)
-        Whether lam follows everyone's last loss, h, or as in the paper the cohort's losses.
+        Whether lambda follows everyone's last loss, h, or as in the paper the cohort's losses.
     distance, lipschitz, spread : float, optional
         D, G and B of the theorem; by default guesses, G the longest gradient of an f_i at the
         start, D = G/L and B = G D sqrt(N).
@@ -143,7 +145,7 @@ class DRFA(FedConStrategy[DRFAState]):
     >>> clients = [Quadratic(np.eye(1), np.array([b])) for b in (1.0, -3.0)]
     >>> problem = FederatedProblem(clients, x0=np.array([2.0]))
     >>> strategy = DRFA(client_lr=0.2, weight_lr=0.05)
-    >>> abs(simulate(strategy, problem, num_rounds=200).x.round(6))
+    >>> abs(simulate(strategy, problem, num_rounds=400).x.round(6))
     array([0.])
     """
 
@@ -152,13 +154,13 @@ class DRFA(FedConStrategy[DRFAState]):
     bias = "it minimises the largest loss, not the mean"
     uplink = ("delta", "at_k", "loss")
     numbers = ("loss",)
-    needs_mean = "it weighs each client's upload by lam_i"
+    needs_mean = "it weighs each client's upload by lambda_i"
     needs_uniform = ""
-    needs_uncompressed = "N lam_i would multiply an upload's error"
-    needs_gradient = "lam follows the losses, whose gradients clipped ones are not"
+    needs_uncompressed = "N lambda_i would multiply an upload's error"
+    needs_gradient = "lambda follows the losses, whose gradients clipped ones are not"
     needs_constant_lr = "its average weighs rounds equally"
-    needs_common_lr = "lam weighs clients, and steps of different length would weigh them again"
-    needs_fresh = "lam and the losses of a round must belong to one model"
+    needs_common_lr = "lambda weighs clients, and steps of different length would weigh them again"
+    needs_fresh = "lambda and the losses of a round must belong to one model"
     needs_independent = "its server multiplies each upload by a weight of its own"
     needs_convex = "the theorem is for a convex problem"
     release = Release(single="it weighs them by the losses that clients tell")
@@ -223,16 +225,16 @@ class DRFA(FedConStrategy[DRFAState]):
         return float(self.lipschitz * self.distance * math.sqrt(self.setup.num_clients))
 
     def derive(self) -> DRFAConstants:
-        """Set eta and gam; in cohorts G and B count sqrt(N/|S|) times."""
+        """Set eta and gamma; in cohorts G and B count sqrt(N/|S|) times."""
         count, rounds, share = self.local_steps, self.setup.num_rounds, math.sqrt(self.setup.rate)
-        eta, gam = self.client_lr, self.weight_lr
+        eta, gamma = self.client_lr, self.weight_lr
         if eta is None:
             steps = count * rounds * (4 * count - 3)
             eta = share * self.distance / (self.lipschitz * math.sqrt(steps))
-        if gam is None:
+        if gamma is None:
             delayed = rounds if count == 1 else 3 * rounds
-            gam = share / (count * self.spread * math.sqrt(delayed))
-        return DRFAConstants(eta, gam)
+            gamma = share / (count * self.spread * math.sqrt(delayed))
+        return DRFAConstants(eta, gamma)
 
     def initialize(self, x0: Array) -> DRFAState:
         """Start at w = z = x0, with equal weights."""
@@ -282,7 +284,7 @@ class DRFA(FedConStrategy[DRFAState]):
         return DRFAState(w, z, weights, losses, state.t + 1, average)
 
     def _ascended(self, weights: Array, losses: Array) -> Array:
-        """Return lam after step 5."""
+        """Return lambda after step 5."""
         step = self.constants.weight_lr * self.local_steps
         if self.weight_step == "projected":
             shrunk = 1.0 + step * self.weight_penalty * self.setup.num_clients
