@@ -191,10 +191,12 @@ def test_intervals_hold_what_they_say() -> None:
 
 
 def test_ties_and_equal_differences() -> None:
-    assert difference(cell(3, 4, 5), cell(3, 4, 5), "median").p == 1
-    same = difference(cell(5, 6, 7), cell(3, 4, 5), "mean")
-    assert same[:3] == (2, 2, 2)
-    assert math.isnan(same.p)
+    for middle in ("mean", "median"):  # as of methods that do not depend on the seed
+        for first, apart in ((5, 2), (3, 0)):
+            same = difference(cell(first, first + 1, first + 2), cell(3, 4, 5), middle)
+            assert same[:3] == (apart,) * 3
+            assert math.isnan(same.p)
+    assert difference(cell(3, 4, 5), cell(3, 4, 6), "median").p == 1
     d = [5, 5, 5, 5, 10, -5]  # ranks 3, 3, 3, 3, 6, 3
     signs = [[1 if n >> i & 1 else -1 for i in range(6)] for n in range(64)]
     sums = [abs(sum(s * r for s, r in zip(own, [3, 3, 3, 3, 6, 3], strict=True))) for own in signs]

@@ -260,6 +260,11 @@ def test_ends_of_axes_can_be_given(tmp_path, drawn):
     assert drawn[-1].axes[0].get_ylim() == (1e-3, 5.0)
     plot_histories(histories, path, x="rounds", ylim=(1e-20, 1.0))
     assert drawn[-1].axes[0].get_ylim() == (1e-20, 1.0)
+    long = {"a": rows(residual=[1 / n for n in range(1, 200)])}
+    for ends, scale in (((1, 9), "log"), ((0, 9), "linear")):
+        plot_histories(long, path, x="rounds", xlim={"rounds": ends})
+        assert drawn[-1].axes[0].get_xlim() == ends
+        assert drawn[-1].axes[0].get_xscale() == scale
     held = {"a": rows(residual=[1.0, 0.1], test_auc=[0.5, 0.75])}
     plot_histories(held, path, x="rounds", ylim=(1e-3, 1))
     assert drawn[-1].axes[1].get_ylim()[0] > 0.4

@@ -311,21 +311,23 @@ def _across(given: Mapping[str, Limits], drawn: Sequence[str]) -> dict[str, Limi
 
 
 def _limit(axis: Axes, name: str, ends: Limits) -> None:
-    """Set the ends of an axis.
+    """Set the ends of an axis; from 0 on, the one across is linear.
 
     Raises
     ------
     ConfigError
-        If a logarithmic one would begin at 0 or below.
+        If a logarithmic axis of y would begin at 0 or below.
     """
     low, high = ends
-    logarithmic = (axis.get_xscale() if name == "x" else axis.get_yscale()) == "log"
-    if logarithmic and any(end is not None and end <= 0 for end in ends):
-        raise ConfigError(f"--{name}lim: the axis is logarithmic: give ends above 0, or none")
+    negative = any(end is not None and end <= 0 for end in ends)
     if name == "x":
+        if negative and axis.get_xscale() == "log":
+            axis.set_xscale("linear")
         axis.set_xlim(low, high)
-    else:
-        axis.set_ylim(low, high)
+        return
+    if negative and axis.get_yscale() == "log":
+        raise ConfigError("--ylim: the axis is logarithmic: give ends above 0, or none")
+    axis.set_ylim(low, high)
 
 
 class _Panel(NamedTuple):

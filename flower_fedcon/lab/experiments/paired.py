@@ -67,11 +67,11 @@ def difference(own: Cell, other: Cell, middle: str) -> Difference:
     n = len(d)
     if n < LEAST:
         return Difference(math.nan, math.nan, math.nan, math.nan, n, total)
+    mean, error = float(d.mean()), float(d.std(ddof=1)) / math.sqrt(n)
+    if not error > 1e-12 * float(np.abs(d).max()):  # nothing depends on the seed: no test
+        return Difference(mean, mean, mean, math.nan, n, total)
     if middle == "median":
         return Difference(float(np.median(d)), *_middle_interval(d), _signed_ranks(d), n, total)
-    mean, error = float(d.mean()), float(d.std(ddof=1)) / math.sqrt(n)
-    if not error > 1e-12 * float(np.abs(d).max()):  # all are equal: nothing to test
-        return Difference(mean, mean, mean, math.nan, n, total)
     half = error * float(stats.t.ppf(0.975, n - 1))
     p = float(stats.ttest_1samp(d, 0.0).pvalue)  # of differences it is the paired one
     return Difference(mean, mean - half, mean + half, p, n, total)
@@ -87,8 +87,6 @@ def _middle_interval(d: Array) -> tuple[float, float]:
 def _signed_ranks(d: Array) -> float:
     """Return the p-value of Wilcoxon's signed-rank test, exact also with ties if there are few."""
     d = d[d != 0]
-    if not len(d):
-        return 1.0
     if len(d) > _EXACT:
         return float(stats.wilcoxon(d).pvalue)
     ranks = stats.rankdata(np.abs(d))
