@@ -26,7 +26,7 @@ FEW = 2**17  # multiply-adds that take as long as starting and ending other thre
 
 _PARALLEL = (
     gradients.add_gradients, gradients.find_losses, steps.take_steps, steps.take_steps_by_scores,
-    steps.take_softmax_steps, vertices.take_vertex_steps,
+    steps.take_column_steps, vertices.take_vertex_steps,
 )  # fmt: skip
 forms: dict[str, tuple[Any, Any]] = {}  # by loop: the form for all threads, and for one
 lock = threading.Lock()  # two simultaneous calls break some of numba's threading layers
@@ -107,12 +107,12 @@ def take_steps_by_scores(
     return _stepped("take_steps_by_scores", 2, shape, variates, data, steps, places, products)
 
 
-def take_softmax_steps(
-    data: Data, steps: Steps, places: Array, classes: int, variates: bool
+def take_column_steps(
+    data: Data, steps: Steps, places: Array, columns: int, variates: bool
 ) -> Moved:
-    """Return the result of `steps.take_softmax_steps`."""
-    shape, passes = (len(places), data.tables.shape[2], classes), len(steps.divisors) * classes
-    return _stepped("take_softmax_steps", passes, shape, variates, data, steps, places)
+    """Return the result of `steps.take_column_steps`."""
+    shape, passes = (len(places), data.tables.shape[2], columns), len(steps.divisors) * columns
+    return _stepped("take_column_steps", passes, shape, variates, data, steps, places)
 
 
 def take_vertex_steps(

@@ -11,7 +11,8 @@ import numpy as np
 
 from flower_fedcon.validation import Array
 
-LINEAR, LOGISTIC, PRODUCT = 0, 1, 2  # what a row's score counts for: see `gradients.add_mean`
+# What a row's score counts for: see `gradients.add_mean`; `SOFTMAX` is for a score for each class.
+LINEAR, LOGISTIC, PRODUCT, SOFTMAX = 0, 1, 2, 3
 ALL_ROWS, ALL_STEPS = np.empty((0, 0), np.intp), np.empty((0, 0, 0), np.intp)
 
 
@@ -22,13 +23,13 @@ class Data(NamedTuple):
     ----------
     tables : array, shape (N, m, d)
     targets : array, shape (N, m)
-        Of int, the classes, for softmax regression.
+        Of int, the classes, for softmax regression. Of shape (N, m * outputs) for several outputs.
     factors : array, shape (N,)
         The factor of each client's mean loss; softmax regression does not use it.
     ridges : array, shape (N,)
         l2 of each client, which gradients do not include.
     link : int
-        As in `gradients.add_mean`; softmax regression does not use it.
+        As in `gradients.add_mean`, or `SOFTMAX`.
     """
 
     tables: Array

@@ -12,7 +12,7 @@ import numpy as np
 
 from flower_fedcon.compiled.gradients import add_mean, add_rows, find_both_scores, find_scores
 from flower_fedcon.compiled.jit import jit
-from flower_fedcon.compiled.records import LOGISTIC, Data, Steps
+from flower_fedcon.compiled.records import LOGISTIC, SOFTMAX, Data, Steps
 from flower_fedcon.validation import Array
 
 
@@ -175,71 +175,78 @@ def take_steps_by_scores(
         _end(model, steps, at, models, after)
 
 
-def take_softmax_steps(
-    data: Data, steps: Steps, places: Array, models: Array, after: Array
-) -> None:
-    """Take steps as `take_steps` does, on the mean cross-entropy of the logits A x.
+def take_column_steps(data: Data, steps: Steps, places: Array, models: Array, after: Array) -> None:
+    """Take steps as `take_steps` does, for models that give each row a score for each column.
+
+    With the link `SOFTMAX` the loss is the mean cross-entropy of the logits A x, else half the mean
+    of ||A x - b||^2 over rows with several outputs.
 
     Parameters
     ----------
     steps : Steps
-        The steps, of models with d * classes entries.
-    models : array, shape (n, d, classes)
-    after : array, shape (n, d * classes) or (0, 0)
+        The steps, of models with d * columns entries.
+    models : array, shape (n, d, columns)
+    after : array, shape (n, d * columns) or (0, 0)
     """
-    m, d, classes = data.tables.shape[1], data.tables.shape[2], models.shape[2]
+    m, d, columns = data.tables.shape[1], data.tables.shape[2], models.shape[2]
     rows, first, center = steps.rows, steps.first, steps.center
     size = rows.shape[2] if len(rows) else m
     zero, one = models.dtype.type(0), models.dtype.type(1)
-    share = one / models.dtype.type(size)
-    ends = models.reshape(len(models), d * classes)
+    number, softmax = models.dtype.type(size), data.link == SOFTMAX
+    ends = models.reshape(len(models), d * columns)
     for i in numba.prange(len(places)):
         client, at = places[i], np.int64(i)
-        table, labels, flat = data.tables[client], data.targets[client], _start(steps.start, at)
-        model = flat.reshape(d, classes)
-        point = np.empty((classes, d), model.dtype)  # a row for each class: sums run along rows
-        gradient = np.empty((classes, d), model.dtype)
-        scores = np.empty((classes, size), model.dtype)
-        drift = np.empty(d * classes if len(steps.linear) else 0, model.dtype)
+        table, targets, flat = data.tables[client], data.targets[client], _start(steps.start, at)
+        model = flat.reshape(d, columns)
+        point = np.empty((columns, d), model.dtype)  # a row for each column: sums run along rows
+        gradient = np.empty((columns, d), model.dtype)
+        scores = np.empty((columns, size), model.dtype)
+        drift = np.empty(d * columns if len(steps.linear) else 0, model.dtype)
         if len(steps.linear):
             _fill(drift, steps, at)
+        share = (one if softmax else data.factors[client]) / number
         batch = np.empty((size if len(rows) else 0, d), model.dtype)
         for k in range(len(steps.thresholds)):
             level, shrink = steps.thresholds[k], one / steps.divisors[k]
             for j in range(d):
-                for c in range(classes):
+                for c in range(columns):
                     z = model[j, c]
                     length = abs(z) - level
                     if length < zero:  # what is not a number stays so
                         length = zero
                     w = (length if z >= zero else -length) * shrink
                     if k == 0 and len(first):
-                        w = first[j * classes + c]
+                        w = first[j * columns + c]
                     g = data.ridges[client] * w
                     if len(drift):
-                        g += drift[j * classes + c]
+                        g += drift[j * columns + c]
                     if len(center):
-                        middle = center[at if len(center) > 1 else 0, j * classes + c]
+                        middle = center[at if len(center) > 1 else 0, j * columns + c]
                         g += steps.shift * (w - middle)
                     point[c, j], gradient[c, j] = w, g
             for r in range(len(batch)):
                 batch[r] = table[rows[at, k, r]]
-            for c in range(classes):
+            for c in range(columns):
                 find_scores(batch if len(rows) else table, point[c], scores[c])
             for r in range(size):
-                label = labels[rows[at, k, r] if len(rows) else r]
+                row = rows[at, k, r] if len(rows) else r
+                if not softmax:
+                    for c in range(columns):
+                        scores[c, r] -= targets[row * columns + c]
+                    continue
+                label = targets[row]
                 top, total = scores[0, r], zero
-                for c in range(1, classes):
+                for c in range(1, columns):
                     top = max(top, scores[c, r])
-                for c in range(classes):
+                for c in range(columns):
                     scores[c, r] = np.exp(scores[c, r] - top)
                     total += scores[c, r]
-                for c in range(classes):
+                for c in range(columns):
                     scores[c, r] = scores[c, r] / total - (one if c == label else zero)
-            for c in range(classes):
+            for c in range(columns):
                 add_rows(batch if len(rows) else table, scores[c], share, gradient[c])
             for j in range(d):
-                for c in range(classes):
+                for c in range(columns):
                     z = steps.of_z * model[j, c] + steps.of_point * point[c, j]
                     model[j, c] = z - steps.step * gradient[c, j]
         _end(flat, steps, at, ends, after)

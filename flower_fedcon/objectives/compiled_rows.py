@@ -13,12 +13,13 @@ from flower_fedcon.compiled.records import (
     LINEAR,
     LOGISTIC,
     PRODUCT,
+    SOFTMAX,
     Data,
     Point,
     read_only,
 )
 from flower_fedcon.objectives.client_axis import VertexStep, Which
-from flower_fedcon.objectives.compiled_softmax import CompiledSoftmax
+from flower_fedcon.objectives.compiled_columns import CompiledColumns
 from flower_fedcon.objectives.local_pass import LocalPass
 from flower_fedcon.objectives.losses import LeastSquares, LogisticRegression
 from flower_fedcon.objectives.rows import LinearModel
@@ -159,7 +160,7 @@ def pays(whole: Any, times: int) -> bool:
     return known(rows) and whole.weights is None and loops(rows, times) is not None
 
 
-def compiled_form(whole: Any, times: int) -> CompiledRows | CompiledSoftmax | None:
+def compiled_form(whole: Any, times: int) -> CompiledRows | CompiledColumns | None:
     """Return the compiled loops for the clients of a loss; None if NumPy should be used.
 
     Parameters
@@ -178,7 +179,10 @@ def compiled_form(whole: Any, times: int) -> CompiledRows | CompiledSoftmax | No
     kind = _compiled_kind(type(whole))
     if kind is SoftmaxRegression:
         scaled = np.any(np.not_equal(whole.scale, 1.0))
-        return None if scaled else CompiledSoftmax(module, data, ridged)
+        return None if scaled else CompiledColumns(module, data._replace(link=SOFTMAX), ridged)
     link, factor = _LINKS[kind]
     data = data._replace(factors=number * (factor * whole.scale), link=link)
+    if whole.targets.ndim > 2:  # several outputs
+        flat = whole.targets.reshape(len(whole.targets), -1)
+        return CompiledColumns(module, data._replace(targets=flat), ridged)
     return CompiledRows(module, data, ridged)

@@ -17,17 +17,23 @@ _LINEAR_FROM = {np.dtype(np.float32): 40.0, np.dtype(np.float64): 200.0}
 
 
 class LeastSquares(LinearModel):
-    """scale * ||A x - b||^2 / (2 m), for m rows.
+    """scale * ||A x - b||^2 / (2 m), for m rows, plus l2/2 ||x||^2.
+
+    With several outputs of each row it is scale * ||A X - B||_F^2 / (2 m) plus l2/2 ||X||_F^2, for
+    a matrix X with a column for each output.
 
     Parameters
     ----------
     A : array of shape (m, *model shape), or sparse matrix
         With more than two axes this is trace regression: (A x)_i = <A_i, X>.
-    b : array, shape (m,)
+    b : array, shape (m,) or (m, outputs)
+        With two axes X has shape (features, outputs), and A has two axes, too.
     scale : float
-        > 0.
+        > 0, the factor of the squares; l2 is not multiplied by it.
+    l2 : float
+        >= 0.
     sample_weight, intercept
-        As for `LogisticRegression`.
+        As for `LogisticRegression`; the intercepts of several outputs are a last row of X.
 
     Raises
     ------
@@ -42,6 +48,16 @@ class LeastSquares(LinearModel):
     (1.25, array([-0.5, -2. ]))
     >>> f.smoothness, f.strong_convexity
     (2.0, 0.5)
+
+    Two outputs of each row, and l2:
+
+    >>> B = np.array([[1.0, 0.0], [2.0, 4.0]])
+    >>> f = LeastSquares(np.array([[1.0, 0.0], [0.0, 2.0]]), B, l2=0.5)
+    >>> f.shape, f.value(np.zeros((2, 2))), f.gradient(np.zeros((2, 2)))
+    ((2, 2), 5.25, array([[-0.5, -0. ],
+           [-2. , -4. ]]))
+    >>> f.smoothness, f.strong_convexity
+    (2.5, 1.0)
     """
 
     target_name = "b"
@@ -52,33 +68,53 @@ class LeastSquares(LinearModel):
         A: object,
         b: object,
         scale: float = 1.0,
+        l2: float = 0.0,
         *,
         sample_weight: object = None,
         intercept: bool = False,
     ) -> None:
-        super().__init__(A, b, sample_weight=sample_weight, intercept=intercept)
+        super().__init__(A, b, l2, sample_weight=sample_weight, intercept=intercept)
         self.scale = positive("LeastSquares(scale)", scale)
+        if self.targets.ndim > 1:
+            self._several = True
+            self._give_columns(self.targets.shape[1])
 
     def _checked(self, targets: Any) -> Array:
-        b = self._match("b", float_array("LeastSquares(b)", targets))
+        b = float_array("LeastSquares(b)", targets)
+        if b.ndim != 2:
+            b = self._match("b", b)
+        elif len(self.shape) != 1:
+            raise ConfigError(
+                f"LeastSquares: several outputs b of shape {b.shape} need A of shape (examples, "
+                f"features), got {self.A.shape}"
+            )
+        elif len(b) != self.num_examples or not b.size:
+            raise ConfigError(
+                f"LeastSquares: A has {self.num_examples} rows, so b must have shape "
+                f"({self.num_examples},) or ({self.num_examples}, outputs), got {b.shape}"
+            )
         self.dtype = np.result_type(self.rows, b)
         self.rows = self.rows.astype(self.dtype, copy=False)
         return b.astype(self.dtype, copy=False)
 
     @property
     def b(self) -> Array:
-        """The targets, shape (m,)."""
+        """The targets, shape (m,) or (m, outputs)."""
         return self.targets
 
+    # With several outputs scores have shape (..., outputs, rows), targets (..., rows, outputs).
+
     def loss(self, scores: Array, targets: Array) -> Array:
-        """Return half the squares of the residuals."""
+        """Return half the squares of the residuals, summed over outputs."""
+        if self._several:
+            targets = targets.swapaxes(-1, -2)
         residuals = scores - targets
         losses: Array = 0.5 * residuals * residuals
-        return losses
+        return losses.sum(axis=-2) if self._several else losses
 
     def slope(self, scores: Array, targets: Array) -> Array:
         """Return the residuals."""
-        return scores - targets
+        return scores - (targets.swapaxes(-1, -2) if self._several else targets)
 
     def curvature(self, scores: Array, targets: Array) -> Array:
         """Return ones."""
@@ -86,10 +122,15 @@ class LeastSquares(LinearModel):
 
     def _mean(self, scores: Array) -> Any:
         """Return the mean of `loss`, by one product."""
-        residuals = scores - self.targets
-        weighted = residuals if self.weights is None else self.weights * residuals
-        alone = self.clients is None
-        sums = float(residuals.dot(weighted)) if alone else dot(residuals, weighted, 1)
+        several, weights = self._several, self.weights
+        residuals = scores - (self.targets.swapaxes(-1, -2) if several else self.targets)
+        if weights is not None and several:
+            weights = weights[..., None, :]
+        weighted = residuals if weights is None else weights * residuals
+        if self.clients is not None:
+            sums = dot(residuals, weighted, 2 if several else 1)
+        else:
+            sums = float(np.vdot(residuals, weighted) if several else residuals.dot(weighted))
         return 0.5 * self.scale / scores.shape[-1] * sums
 
 

@@ -33,7 +33,7 @@ class ManyClients(Sequence[Any]):
     A : array, shape (N, m, *row shape)
         m rows of each client; float64, or float32 to work in single precision. A C-ordered,
         read-only array is not copied: a file, or one with ``A.flags.writeable = False``.
-    targets : array, shape (N, m)
+    targets : array, shape (N, m), or (N, m, outputs) for several outputs of `LeastSquares`
         The second argument of `kind`.
     **settings
         Settings shared by all clients, such as `l2`; not `intercept` or `sample_weight`.
@@ -81,13 +81,15 @@ class ManyClients(Sequence[Any]):
                 "ManyClients(A) must have shape (clients, rows, *row shape), all >= 1, got "
                 f"{A.shape}"
             )
-        if targets.shape != A.shape[:2]:
+        if targets.shape[:2] != A.shape[:2]:
             raise ConfigError(
                 f"ManyClients(targets) must have A's shape {A.shape[:2]}, got {targets.shape}"
             )
         # One objective of all rows checks the data; each client's objective is a part of it.
         try:
-            everything = kind(A.reshape(-1, *A.shape[2:]), targets.reshape(-1), **settings)
+            everything = kind(
+                A.reshape(-1, *A.shape[2:]), targets.reshape(-1, *targets.shape[2:]), **settings
+            )
         except ConfigError as error:
             raise ConfigError(f"{error}{_whose(A, targets)}") from None
         if everything.stack_key() is None:

@@ -60,7 +60,8 @@ class Profiled(Objective):
         if type(core) not in _KINDS or len(core.shape) != 1:
             names = ", ".join(kind.__name__ for kind in _KINDS)
             raise ConfigError(
-                f"each site's own coefficients are for {names}, got {type(core).__name__}"
+                f"each site's own coefficients are for {names}, with one output a row, got "
+                f"{type(core).__name__} of shape {getattr(core, 'shape', None)}"
             )
         if core.l2:
             raise ConfigError(

@@ -94,6 +94,7 @@ class LinearModel(Objective, Stackable):
     weights: Array | None
     """w_i, with mean 1; None if all are 1."""
     _plain: bool  # whether one client's scores are the product of its rows and a vector
+    _several = False  # whether a row has one score for each column of the model: a matrix
     _bound: Array | None = None  # with an intercept: 0 for it, 1 for entries under l2
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -158,6 +159,15 @@ class LinearModel(Objective, Stackable):
 
     # --- data ------------------------------------------------------------------------------------
 
+    def _give_columns(self, number: int) -> None:
+        """Make the model a matrix, which gives each row as many scores as it has columns.
+
+        Scores then have shape (..., columns, rows), so that sums over columns read memory in order.
+        """
+        self.shape, self._plain = (self.shape[0], number), False
+        if self._bound is not None:
+            self._bound = self._bound[:, None]
+
     def _checked(self, targets: Any) -> Array:
         """Return the targets as an array, of the type of A."""
         name = self.target_name
@@ -197,7 +207,7 @@ class LinearModel(Objective, Stackable):
         """Whether steps can be taken on scores: one score for each row of an array, and one l2."""
         l2 = self.l2
         held = self._bound is None or (l2.__class__ is float and not l2)
-        return held and not self.sparse
+        return held and not self.sparse and not self._several
 
     @property
     def why_not_traced(self) -> str | None:  # type: ignore[override]
@@ -324,7 +334,7 @@ class LinearModel(Objective, Stackable):
         share = self.dtype.type(count / self.num_examples)  # weights have mean 1
         other = self._with_rows(
             np.concatenate([self.rows, np.zeros((more, self.rows.shape[1]), self.rows.dtype)]),
-            np.concatenate([self.targets, np.repeat(self.targets[:1], more)]),
+            np.concatenate([self.targets, np.repeat(self.targets[:1], more, axis=0)]),
             np.concatenate([weights * share, np.zeros(more, self.dtype)]),
         )
         other.num_examples = count
@@ -422,9 +432,8 @@ class LinearModel(Objective, Stackable):
     def divided(self, count: int) -> Self:
         """Return the objectives of `count` clients that share the rows in equal parts."""
         m, d = self.rows.shape
-        whole = self._with_rows(
-            self.rows.reshape(count, m // count, d), self.targets.reshape(count, -1), None
-        )
+        targets = self.targets.reshape(count, m // count, *self.targets.shape[1:])
+        whole = self._with_rows(self.rows.reshape(count, m // count, d), targets, None)
         whole.clients, whole.num_examples = count, m // count
         whole.total_weight = float(whole.num_examples)
         return whole
@@ -432,8 +441,9 @@ class LinearModel(Objective, Stackable):
     def joined(self) -> Self:
         """Return the mean of the objectives of clients that differ only in their rows."""
         rows = self.rows
-        mean = self._with_rows(rows.reshape(-1, rows.shape[-1]), self.targets.reshape(-1), None)
-        mean.clients, mean.num_examples = None, mean.targets.size
+        targets = self.targets.reshape(-1, *self.targets.shape[2:])
+        mean = self._with_rows(rows.reshape(-1, rows.shape[-1]), targets, None)
+        mean.clients, mean.num_examples = None, len(targets)
         mean.total_weight = float(mean.num_examples)
         return mean
 
@@ -470,6 +480,8 @@ class LinearModel(Objective, Stackable):
 
     def _scores(self, x: Array, rows: Any) -> Array:
         """Return <a_i, x> for each row in a new array."""
+        if self._several:
+            return self._column_scores(x, rows)
         if rows.ndim == 2:
             scores: Array = rows.dot(x if x.ndim == 1 else x.reshape(-1))
         elif is_array(rows):
@@ -481,12 +493,33 @@ class LinearModel(Objective, Stackable):
 
     def _pull(self, weights: Array, rows: Any) -> Array:
         """Return the sum of the rows, each times its weight, in the shape of x."""
+        if self._several:
+            return self._column_pull(weights, rows)
         if rows.ndim == 2:
             dense = rows.__class__ is np.ndarray
             sums: Array = weights.dot(rows) if dense else rows.T.dot(weights)
             return sums if sums.shape == self.shape else sums.reshape(self.shape)
         sums = rows.pull(weights) if self.sparse else np.matmul(weights[:, None, :], rows)
         return sums.reshape(len(rows), *self.shape)
+
+    def _column_scores(self, x: Array, rows: Any) -> Array:
+        """Return the scores for each column of x, shape (..., columns, rows)."""
+        if rows.ndim == 2:
+            scores: Array = rows.dot(x).T if self.sparse else x.T.dot(rows.T)
+        elif not self.sparse:
+            scores = np.matmul(x.swapaxes(-1, -2), rows.swapaxes(-1, -2))
+        else:
+            scores = rows.scores(x.reshape(-1, *self.shape)).swapaxes(-1, -2)
+        return scores
+
+    def _column_pull(self, weights: Array, rows: Any) -> Array:
+        """Return the sums of the rows for each column of x, from weights in the form of scores."""
+        turned = weights.swapaxes(-1, -2)
+        if rows.ndim == 2:
+            sums: Array = rows.T.dot(turned)
+        else:
+            sums = rows.pull(turned) if self.sparse else np.matmul(rows.swapaxes(1, 2), turned)
+        return sums
 
     def _mean(self, scores: Array) -> Any:
         """Return scale times the mean loss, from the scores of all rows."""
@@ -664,8 +697,17 @@ class LinearModel(Objective, Stackable):
         array, shape (k, k)
         """
         self._expect(x)
-        hessian = self._gram(self.row_curvatures(x), columns)
-        return self._add_l2(hessian, columns)
+        curvatures = self.row_curvatures(x)
+        if not self._several:
+            return self._add_l2(self._gram(curvatures, columns), columns)
+        d, number = self.shape
+        blocks = np.zeros((d, number, d, number), self.dtype)
+        for k in range(number):
+            blocks[:, k, :, k] = self._gram(curvatures[k], None)
+        hessian = blocks.reshape(d * number, -1)
+        return self._add_l2(
+            hessian if columns is None else hessian[np.ix_(columns, columns)], columns
+        )
 
     def second_derivatives(self, x: Array) -> Callable[[Array], Array]:
         """Return the map v -> H v at x, for v in the shape of x.
@@ -688,7 +730,9 @@ class LinearModel(Objective, Stackable):
         curvatures = self.curvature(scores, self.targets)
         share = self.scale / scores.shape[-1]
         counts: Array = curvatures * (wide(share, curvatures) if self.clients else share)
-        return counts if self.weights is None else counts * self.weights
+        if (weights := self.weights) is None:
+            return counts
+        return counts * (weights if weights.ndim == counts.ndim else weights[..., None, :])
 
     def _gram(self, curvatures: Array, columns: Array | None) -> Array:
         """Return the sum over rows of curvature_i a_i a_i'."""

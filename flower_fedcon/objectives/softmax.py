@@ -45,6 +45,7 @@ class SoftmaxRegression(LinearModel):
     target_name = "y"
     separable = True
     curvatures = (0.0, 0.5)
+    _several = True
 
     def __init__(
         self,
@@ -58,9 +59,7 @@ class SoftmaxRegression(LinearModel):
     ) -> None:
         self.num_classes = count("SoftmaxRegression(num_classes)", num_classes, minimum=2)
         super().__init__(A, y, l2, sample_weight=sample_weight, intercept=intercept)
-        self.shape, self._plain = (self.shape[0], self.num_classes), False
-        if self._bound is not None:
-            self._bound = self._bound[:, None]
+        self._give_columns(self.num_classes)
 
     def _checked(self, targets: Any) -> Array:
         if len(self.shape) != 1:
@@ -80,33 +79,9 @@ class SoftmaxRegression(LinearModel):
         return labels.astype(np.intp)
 
     @property
-    def one_score(self) -> bool:
-        """Whether a row has one score: it has one for each class."""
-        return False
-
-    @property
     def y(self) -> Array:
         """The classes, shape (m,)."""
         return self.targets
-
-    # Scores have shape (..., classes, rows), so that sums over the classes read memory in order.
-
-    def _scores(self, x: Array, rows: Any) -> Array:
-        if rows.ndim == 2:
-            scores: Array = rows.dot(x).T if self.sparse else x.T.dot(rows.T)
-        elif not self.sparse:
-            scores = np.matmul(x.swapaxes(-1, -2), rows.swapaxes(-1, -2))
-        else:
-            scores = rows.scores(x.reshape(-1, *self.shape)).swapaxes(-1, -2)
-        return scores
-
-    def _pull(self, weights: Array, rows: Any) -> Array:
-        turned = weights.swapaxes(-1, -2)
-        if rows.ndim == 2:
-            sums: Array = rows.T.dot(turned)
-        else:
-            sums = rows.pull(turned) if self.sparse else np.matmul(rows.swapaxes(1, 2), turned)
-        return sums
 
     def loss(self, scores: Array, targets: Array) -> Array:
         """Return log sum exp(s) - s_y."""

@@ -10,8 +10,8 @@ import numpy as np
 
 from flower_fedcon.arrays import in_order, is_array, known
 from flower_fedcon.objectives.client_axis import Stack, VertexStep, Which, places
+from flower_fedcon.objectives.compiled_columns import CompiledColumns
 from flower_fedcon.objectives.compiled_rows import CompiledRows, compiled_form, pays
-from flower_fedcon.objectives.compiled_softmax import CompiledSoftmax
 from flower_fedcon.objectives.local_pass import LocalPass
 from flower_fedcon.objectives.scores import products_pay, row_products, steps_on_scores
 from flower_fedcon.validation import Array
@@ -220,7 +220,7 @@ class StackedObjective(Stack):
         moved, variates = self._walk(walker, steps, steps.variate_rate, which, rows)
         return self._in_shape(moved), self._in_shape(variates)
 
-    def _walker(self, steps: LocalPass) -> CompiledRows | CompiledSoftmax | None:
+    def _walker(self, steps: LocalPass) -> CompiledRows | CompiledColumns | None:
         """Return the compiled form of steps, for the data's type and one l2 a client; else None."""
         if self._compiled is None:
             if not pays(self.objective, steps.steps):
@@ -232,7 +232,7 @@ class StackedObjective(Stack):
 
     def _walk(
         self,
-        walker: CompiledRows | CompiledSoftmax,
+        walker: CompiledRows | CompiledColumns,
         steps: LocalPass,
         rate: float | None,
         which: Which,

@@ -12,7 +12,7 @@ import numpy as np
 from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.objectives import LeastSquares, LogisticRegression, Objective, SoftmaxRegression
 from flower_fedcon.problems.federated import FederatedProblem
-from flower_fedcon.problems.partitions import checked_rule
+from flower_fedcon.problems.partitions import BY_CLASS, checked_rule
 from flower_fedcon.problems.partitions import partition as dealt
 from flower_fedcon.problems.stated import stated
 from flower_fedcon.regularizers import L1
@@ -47,7 +47,7 @@ def files(
     l1_radius : float, optional
         Radius of an l1 ball, a constraint instead of `l1`.
     l2 : float
-        Each client's f_j has l2/2 ||x||^2; for labels only.
+        Each client's f_j has l2/2 ||x||^2.
 
     Raises
     ------
@@ -93,7 +93,15 @@ def _dealt_out(path: str, rule: dict[str, Any]) -> dict[str, dict[str, Array]]:
     """Return each client's arrays, by its name, from the rows of one file."""
     arrays, column = _arrays(path), None
     outcome = arrays["b"] if "b" in arrays else arrays["y"]
-    if checked_rule(rule) == "natural":
+    by = checked_rule(rule)
+    if outcome.ndim > 1:
+        if by in BY_CLASS:
+            raise ConfigError(
+                f"partition by {by!r} needs one class a row, and b of {path} has the shape "
+                f"{outcome.shape} of several outputs: divide the rows by iid, sizes or natural"
+            )
+        outcome = np.arange(len(outcome))
+    if by == "natural":
         column = arrays.get(str(rule["column"]))
         if column is None:
             raise ConfigError(
@@ -115,8 +123,9 @@ def _dealt_out(path: str, rule: dict[str, Any]) -> dict[str, dict[str, Array]]:
 def load_file(path: str | Path, *, num_classes: int | None = None, l2: float = 0.0) -> Objective:
     """Return the objective of one client's `.npz` file.
 
-    The file holds `A`, shape (rows, features), and either `b` (least squares) or `y`: labels -1
-    and 1 (logistic regression), or with `num_classes` 0, 1, ... (softmax regression).
+    The file holds `A`, shape (rows, features), and either `b` (least squares; of shape (rows,
+    outputs) for several outputs) or `y`: labels -1 and 1 (logistic regression), or with
+    `num_classes` 0, 1, ... (softmax regression).
 
     Raises
     ------
@@ -150,7 +159,7 @@ def _objective(
     """Return the objective of these arrays."""
     try:
         if "b" in arrays:
-            return LeastSquares(arrays["A"], arrays["b"])
+            return LeastSquares(arrays["A"], arrays["b"], l2=l2)
         if num_classes is None:
             return LogisticRegression(arrays["A"], arrays["y"], l2)
         return SoftmaxRegression(arrays["A"], arrays["y"], num_classes, l2)

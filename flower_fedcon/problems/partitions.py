@@ -28,6 +28,9 @@ _KEYS = {  # of each rule, besides "by"; those with a star are required
     "natural": ("column*",),
 }
 
+BY_CLASS = ("dirichlet", "shards", "classes")
+"""The rules that use the classes of rows."""
+
 
 def partition(
     labels: Sequence[Any] | Array, rule: Mapping[str, Any], column: Any = None

@@ -263,7 +263,9 @@ def _stack(objectives: Sequence[Any]) -> Objective | None:
     kinds = {type(f) for f in cores}
     kind = kinds.pop()
     stackable = (LeastSquares, LogisticRegression, SoftmaxRegression)
-    if kinds or kind not in stackable or len({f.shape for f in cores}) > 1:
+    if kinds or kind not in stackable:
+        return None
+    if len({(f.shape, f.targets.shape[1:]) for f in cores}) > 1:  # outputs are no trace regression
         return None
     weighted = any(f.weights is not None for f in cores)
     if any(f.sparse or (f.l2 and f.intercept) for f in cores):
@@ -276,16 +278,18 @@ def _stack(objectives: Sequence[Any]) -> Objective | None:
     shape = cores[0].A.shape[1:] if not cores[0].intercept else cores[0].rows.shape[1:]
     A = np.concatenate([f.rows.reshape(-1, *shape) for f in cores]).astype(np.float64, copy=False)
     targets = np.concatenate([f.targets for f in cores])
+    l2 = float(np.mean([factor * f.l2 for factor, f in zip(factors, cores, strict=True)]))
     if kind is LeastSquares:
         weights = weights * [f.scale for f in cores]
         row_weights = [np.ones(f.num_examples) if f.weights is None else f.weights for f in cores]
         root = np.sqrt(np.repeat(weights, sizes) * np.concatenate(row_weights))
         A *= root.reshape((-1, *[1] * (A.ndim - 1)))
-        return LeastSquares(A, root * targets, scale=len(A))
+        targets = root.reshape(-1, *[1] * (targets.ndim - 1)) * targets
+        return LeastSquares(A, targets, scale=len(A), l2=l2)
     total = float(weights[0]) * len(A)
     if np.ptp(weights) > 1e-14 * weights[0] or total == 0:
         return None
-    l2 = float(np.mean([factor * f.l2 for factor, f in zip(factors, cores, strict=True)])) / total
+    l2 /= total
     if kind is LogisticRegression:
         return Scaled(LogisticRegression(A, targets, l2), total)
     return Scaled(SoftmaxRegression(A, targets, cores[0].num_classes, l2), total)
@@ -309,12 +313,16 @@ def _direct(parts: Sequence[Any], ridge: Array, x: Array) -> tuple[Array, str] |
         f = parts[0]
         weight = math.sqrt(f.scale / f.num_examples)
         rows, targets = weight * f.rows, weight * f.targets
-        if f._bound is not None:
-            ridge = ridge + f.l2 * f._bound.reshape(-1)
-        if ridge.any():
-            rows = np.concatenate([rows, np.diag(np.sqrt(ridge))])
-            targets = np.concatenate([targets, np.zeros(x.size)])
-        return np.linalg.lstsq(rows, targets, rcond=None)[0].reshape(x.shape), "direct"
+        if f.weights is not None:
+            root = np.sqrt(f.weights.astype(np.float64))
+            rows, targets = root[:, None] * rows, (root * targets.T).T
+        if f.l2:
+            bound = 1.0 if f._bound is None else f._bound
+            ridge = ridge + np.broadcast_to(f.l2 * bound, x.shape).reshape(-1)
+        d = rows.shape[1]
+        outputs, ridges = targets.reshape(len(rows), -1).T, ridge.reshape(d, -1).T
+        columns = [_least_squares(rows, one, own) for one, own in zip(outputs, ridges, strict=True)]
+        return np.stack(columns, axis=-1).reshape(x.shape), "direct"
     hessian = np.diag(ridge)
     linear = np.zeros(x.size)
     for f in parts:
@@ -336,6 +344,15 @@ def _direct(parts: Sequence[Any], ridge: Array, x: Array) -> tuple[Array, str] |
     return solution.reshape(x.shape), "direct"
 
 
+def _least_squares(rows: Array, targets: Array, ridge: Array) -> Array:
+    """Return argmin ||A x - b||^2 + sum_i ridge_i x_i^2."""
+    if ridge.any():
+        rows = np.concatenate([rows, np.diag(np.sqrt(ridge))])
+        targets = np.concatenate([targets, np.zeros(len(ridge))])
+    solution: Array = np.linalg.lstsq(rows, targets, rcond=None)[0]
+    return solution
+
+
 def _by_coordinates(
     smooth: _Mean, psi: Regularizer, x: Array, target: float, limit: int
 ) -> tuple[Array, float] | None:
@@ -349,6 +366,8 @@ def _by_coordinates(
         return None
     f = smooth.parts[0]
     if not _is_quadratic(f) or f.sparse or f.weights is not None or f.intercept or f.l2:
+        return None
+    if f.targets.ndim > 1:  # several outputs
         return None
     root = math.sqrt(f.scale / f.num_examples)
     A, b = f.rows.reshape(f.num_examples, -1), f.targets

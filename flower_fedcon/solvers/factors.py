@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from flower_fedcon.arrays import times
+from flower_fedcon.arrays import is_array, times
 from flower_fedcon.objectives import LeastSquares, Quadratic, Scaled
 from flower_fedcon.objectives.client_axis import Stack
 from flower_fedcon.objectives.stacked_objective import StackedObjective
@@ -29,15 +29,18 @@ class Hessians(NamedTuple):
     Attributes
     ----------
     matrices : array, shape (k, k)
-        H; or A A', if H = w A' A with few rows A.
+        H; or A A', if H = w A' A + r I with few rows A.
     rows : array, shape (k, d), optional
     weights : float
         w; 1 without rows.
+    ridge : float
+        r; 0 without rows.
     """
 
     matrices: Array
     rows: Array | None
     weights: Any
+    ridge: Any = 0.0
 
 
 class Inverses(NamedTuple):
@@ -51,7 +54,7 @@ class Inverses(NamedTuple):
     rows : array, shape (k, d), optional
         With rows A, the factor is that of A A' + (s/w) I, for Woodbury's formula.
     shift : float
-        s.
+        s, plus the ridge of H with rows; for a cohort also an array of n numbers.
     """
 
     factors: Array
@@ -60,24 +63,35 @@ class Inverses(NamedTuple):
     shift: Any
 
     def solve(self, g: Array) -> Array:
-        """Return the solution for a right-hand side."""
-        flat = g.reshape(*self.factors.shape[:-2], -1).astype(np.float64, copy=False)
+        """Return the solution for a right-hand side.
+
+        The model may be a matrix with d rows: each of its columns is then solved for.
+        """
+        clients = self.factors.shape[:-2]
+        flat = g.reshape(*clients, -1).astype(np.float64, copy=False)
+        d = self.factors.shape[-1] if self.rows is None else self.rows.shape[-1]
+        if flat.shape[-1] != d:
+            flat = flat.reshape(*clients, d, -1)
         if self.rows is None:
             return self._small(flat).reshape(g.shape)
         # (s I + w A'A)^-1 = (I - A' (s/w I + A A')^-1 A) / s.
-        pulled = times(self.rows.swapaxes(-1, -2), self._small(times(self.rows, flat)))
-        solution: Array = (flat - pulled) / self.shift
+        pulled = _times(self.rows.swapaxes(-1, -2), self._small(_times(self.rows, flat)))
+        shift = self.shift
+        if is_array(shift):
+            shift = shift.reshape(-1, *[1] * (flat.ndim - 1))
+        solution: Array = (flat - pulled) / shift
         return solution.reshape(g.shape)
 
     def _small(self, b: Array) -> Array:
         # NumPy has no triangular solver; with the factor's inverse, two products solve.
-        solution: Array = times(self.factors.swapaxes(-1, -2), times(self.factors, b))
+        solution: Array = _times(self.factors.swapaxes(-1, -2), _times(self.factors, b))
         return solution
 
     def only(self, places: Any) -> Inverses:
         """Return the inverses of some clients of a cohort."""
         rows = None if self.rows is None else self.rows[places]
-        return self._replace(factors=self.factors[places], known=self.known[places], rows=rows)
+        shift = self.shift[places] if is_array(self.shift) else self.shift
+        return Inverses(self.factors[places], self.known[places], rows, shift)
 
 
 class Spectra(NamedTuple):
@@ -91,15 +105,20 @@ class Spectra(NamedTuple):
         Its rows are the eigenvectors.
     weights : array, shape (n, 1)
     rows : array, shape (n, k, d), optional
+    ridge : number, or array of shape (n, 1)
+        As in `Hessians`.
     """
 
     values: Array
     basis: Array
     weights: Array
     rows: Array | None
+    ridge: Any = 0.0
 
     def inverses(self, shift: Any) -> Inverses:
-        """Return (H + shift I)^-1; with rows the shift must not be 0."""
+        """Return (H + shift I)^-1; with rows the shift and the ridge must not both be 0."""
+        if self.rows is not None:
+            shift = shift + self.ridge
         moved = self.values + shift / self.weights
         factors = self.basis / np.sqrt(moved)[:, :, None]
         return Inverses(factors, (moved > 0).all(axis=1), self.rows, shift)
@@ -128,7 +147,9 @@ def spectra(stack: Stack) -> Spectra | None:
         return None
     values, vectors = np.linalg.eigh(hessians.matrices)
     weights = np.reshape(hessians.weights, (-1, 1))
-    return Spectra(values, vectors.swapaxes(1, 2), weights, hessians.rows)
+    ridge = hessians.ridge
+    ridge = ridge.reshape(-1, 1) if isinstance(ridge, np.ndarray) else ridge
+    return Spectra(values, vectors.swapaxes(1, 2), weights, hessians.rows, ridge)
 
 
 def unscaled(f: Any) -> tuple[Any, float]:
@@ -150,17 +171,33 @@ def _hessians(f: Any, factor: float) -> Hessians | None:
     m, d = rows.shape[-2:]
     scale = f.scale.reshape(-1, 1, 1) if isinstance(f.scale, np.ndarray) else f.scale
     weights = factor * scale / m
-    if m >= d:
-        return Hessians(weights * np.matmul(rows.swapaxes(-1, -2), rows), None, 1.0)
+    ridge = factor * (f.l2.reshape(-1, 1, 1) if isinstance(f.l2, np.ndarray) else f.l2)
+    alike = f._bound is None or not np.any(ridge)
+    if m >= d or not alike:
+        matrices = weights * np.matmul(rows.swapaxes(-1, -2), rows)
+        if np.any(ridge):  # with several outputs the columns of the model have the same one
+            bound = np.ones(d) if f._bound is None else f._bound.reshape(d, -1)[:, 0]
+            matrices += ridge * np.diag(bound)
+        return Hessians(matrices, None, 1.0)
     if not np.all(weights):  # 0 A' A is also 1 0' 0
         rows, weights = np.where(weights == 0, 0.0, rows), np.where(weights == 0, 1.0, weights)
-    return Hessians(np.matmul(rows, rows.swapaxes(-1, -2)), rows, weights)
+    return Hessians(np.matmul(rows, rows.swapaxes(-1, -2)), rows, weights, ridge)
+
+
+def _times(matrices: Array, x: Array) -> Array:
+    """Return each client's matrix times its vector, or times its matrix with more columns."""
+    product: Array = times(matrices, x) if x.ndim < matrices.ndim else np.matmul(matrices, x)
+    return product
 
 
 def _invert(f: Any, factor: float, shift: float) -> Inverses | None:
     hessians = _hessians(f, factor)
-    if hessians is None or (hessians.rows is not None and not shift):
+    if hessians is None:
         return None
+    if hessians.rows is not None:
+        shift = shift + hessians.ridge
+        if not np.all(shift):
+            return None
     matrices = hessians.matrices + (shift / hessians.weights) * np.eye(hessians.matrices.shape[-1])
     return Inverses(*inverse_factors(matrices), hessians.rows, shift)
 

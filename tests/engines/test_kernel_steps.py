@@ -13,7 +13,7 @@ from flower_fedcon import FederatedProblem, Full, Sample, simulate
 from flower_fedcon import compiled as door
 from flower_fedcon.clients.fedfw import FedFWClient
 from flower_fedcon.errors import RoundError
-from flower_fedcon.objectives import SoftmaxRegression
+from flower_fedcon.objectives import LeastSquares, SoftmaxRegression
 from flower_fedcon.objectives.client_axis import VertexStep
 from flower_fedcon.objectives.cohorts import stack
 from flower_fedcon.objectives.local_pass import LocalPass, Prox
@@ -35,9 +35,13 @@ each_dtype = pytest.mark.parametrize("dtype", [np.float64, np.float32])
 
 def parts_of(kind: str, dtype: Any, d: int) -> list[Any]:
     """Return four clients of nine rows."""
+    rng = np.random.default_rng(7)
+    if kind == "several outputs":
+        draws = [(rng.standard_normal((9, d)), rng.standard_normal((9, 5))) for _ in range(4)]
+        tables = [[table.astype(dtype) for table in pair] for pair in draws]
+        return [LeastSquares(*pair, 1.5, l2=0.1 * j) for j, pair in enumerate(tables)]
     if kind != "softmax":
         return clients(kind, 4, 9, (d,), dtype)
-    rng = np.random.default_rng(7)
     tables = [(rng.standard_normal((9, d)), rng.integers(0, 5, 9)) for _ in range(4)]
     own = enumerate(tables)
     return [SoftmaxRegression(A.astype(dtype), y, 5, l2=0.1 * j) for j, (A, y) in own]
@@ -88,7 +92,8 @@ PASSES = {  # what a pass has beside start, steps and rate
 @each_dtype
 @pytest.mark.parametrize(
     ("kind", "d"),
-    [(kind, d) for kind in ("least squares", "logistic") for d in (7, 60)] + [("softmax", 6)],
+    [(kind, d) for kind in ("least squares", "logistic") for d in (7, 60)]
+    + [("softmax", 6), ("several outputs", 6)],
 )
 def test_steps_taken_in_one_go_are_those_one_by_one(kind, d, dtype, name, batches, monkeypatch):
     """Of few rows with many entries, plain steps by the rows' products."""

@@ -104,6 +104,10 @@ LOSSES = {
     ),
     "network": lambda rng, A: TanhNetwork(A, rng.integers(0, 2, len(A)), num_classes=2, hidden=2),
 }
+OUTPUTS = "several outputs"  # every other run of least squares: another loss would draw all anew
+LOSSES[OUTPUTS] = lambda rng, A: LeastSquares(
+    A, rng.standard_normal((len(A), 3)).astype(A.dtype), l2=0.1
+)
 IN_SINGLE = ("least squares", "logistic", "quadratic", "softmax")
 
 
@@ -111,12 +115,14 @@ def draw(method: str, number: int) -> Drawn:
     """Return the run of a method with this number, always the same."""
     rng = np.random.default_rng([METHODS.index(method), number])
     n, m, d = int(rng.integers(3, 9)), int(rng.integers(4, 25)), int(rng.integers(4, 60))
-    kinds = [k for k in LOSSES if k != "network" or method in LAYERED]
+    kinds = [k for k in LOSSES if k != OUTPUTS and (k != "network" or method in LAYERED)]
     kind = str(rng.choice(kinds))
     if method == "FedNewton" and kind == "huber":  # its Hessian need not be definite
         kind = "logistic"
     single = kind in IN_SINGLE and method not in OTHERS and rng.random() < 0.2
     dtype = np.float32 if single else np.float64
+    if kind == "least squares" and number % 2:
+        kind = OUTPUTS
     sizes = rng.integers(max(2, m // 2), m + 1, n) if rng.random() < 0.2 else [m] * n
     tables = [(rng.standard_normal((k, d)) / np.sqrt(d)).astype(dtype) for k in sizes]
     terms: Options = {}
@@ -184,7 +190,7 @@ def _terms(method: str, rng: Any, kind: str, d: int, terms: Options) -> Options:
     if method not in WITH_PSI and (method not in MAY_HAVE_PSI or rng.random() < 0.5):
         return {}
     psis = [L1(0.01), L1(0.05), ElasticNet(0.01, 0.02), L2Squared(0.05), Zero()]
-    if kind not in ("softmax", "intercept", "network"):
+    if kind not in ("softmax", "intercept", "network", OUTPUTS):
         psis.append(GroupLasso(0.02, (np.arange(d) * 3) // d))
     psi = L1(0.02) if method == "FedNewton" else psis[rng.integers(0, len(psis))]
     terms["regularizer"] = psi
