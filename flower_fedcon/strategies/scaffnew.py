@@ -225,7 +225,8 @@ class Scaffnew(RandomRounds[ScaffnewState]):
     def _usual_refreshes(self) -> float:
         """Return 2 gamma mu, or the batch's share of the most rows."""
         if mu := self.setup.strong_convexity:
-            return min(1.0, 2 * self.client_lr * mu)
+            return min(1.0, 2 * float(self.client_lr) * mu)
+        assert self.batch_size is not None  # noqa: S101  (the constructor's condition)
         return min(1.0, self.batch_size / max(info.num_examples for info in self.setup.clients))
 
     def arguments(self) -> dict[str, Any]:
