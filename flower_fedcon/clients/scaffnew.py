@@ -97,25 +97,26 @@ class ScaffnewClient(LocalPassClient[ScaffnewClientState]):
 
     def steps_asked(self, run: RunInfo, down: Payload) -> int:
         """Return K_r, or the step in which the client stops."""
-        return int(down.get("stop", down["steps"]))
+        return int(down["stop"] if "stop" in down else down["steps"])
 
     def again(self, v: Array) -> Array:
         """Return the last minibatch's gradient at `v`."""
         self.tally_gradients(1)
         objective = self.objective
-        again = objective.again if hasattr(objective, "again") else self.batches.again
-        return again(v)  # type: ignore[no-any-return]
+        if hasattr(objective, "again"):
+            return objective.again(v)  # type: ignore[no-any-return]
+        return self.batches.again(v)
 
     def local_pass(self, state: ScaffnewClientState, down: Payload) -> LocalPass:
         """Do step 3 from x_bar, up to where the client stops: -<h_i, x>."""
         count = int(down["stop"]) - 1 if "stop" in down else int(down["steps"])
         x_bar, gamma = down["x_bar"], self.client_lr
         declared = LocalPass(x_bar, linear=-state.h, steps=count, rate=gamma, clip=self.clip)
-        if self.refresh_probability is None:
+        if (s := self.refresh_probability) is None:
             return declared
-        return declared._replace(gradient=self._reduced(state, x_bar, count))
+        return declared._replace(gradient=self._reduced(state, x_bar, count, s))
 
-    def _reduced(self, state: ScaffnewClientState, x_bar: Array, count: int) -> Reduced:
+    def _reduced(self, state: ScaffnewClientState, x_bar: Array, count: int, s: float) -> Reduced:
         """Return the gradients of the round's steps."""
         y, at_y = state.y, state.at_y
         if y is None or at_y is None:
@@ -124,7 +125,7 @@ class ScaffnewClient(LocalPassClient[ScaffnewClientState]):
         assert run is not None  # noqa: S101  (set before any step)
         # The server's own draws of COIN have the number of clients as their key: all have this one.
         coins = stream(run.seed, COIN, self._round).random(count)
-        return Reduced(self, y, at_y, {*np.flatnonzero(coins < self.refresh_probability).tolist()})
+        return Reduced(self, y, at_y, {*np.flatnonzero(coins < s).tolist()})
 
     def upload(
         self, state: ScaffnewClientState, down: Payload, done: Done
