@@ -49,12 +49,12 @@ PAIRS = {"participation": Sample(count=2)}
 CONTRACT = Contract(
     cases=[
         Case("smooth", q6, {}, 400, 0, 5e-15),
-        Case("composite", q6_l1, {}, 400, 0, 5e-11),
         Case("random 4 of 8", q6, FOUR, 800, 0, 5e-15),
         Case("SAGA", q6, COFIG, 250, 0, 5e-15),
         Case("DIANA", q6, {**COFIG, **FOUR}, 500, 0, 5e-15),
         Case("DIANA, composite", q6_l1, {**COFIG, "uplink_compressor": Natural()}, 300, 0, 5e-11),
         Case("without mirror", q6, {"mirror": False}, 400, 0, 5e-15),
+        Case("composite", q6_l1, {}, 400, 0, 5e-11),
     ],
     sampled=[
         Case("pairs", q6, PAIRS, 800, 0, 5e-15),
