@@ -51,10 +51,10 @@ class LeastSquares(LinearModel):
 
     Two outputs of each row, and l2:
 
-    >>> B = np.array([[1.0, 0.0], [2.0, 4.0]])
+    >>> B = np.array([[1.0, 3.0], [2.0, 4.0]])
     >>> f = LeastSquares(np.array([[1.0, 0.0], [0.0, 2.0]]), B, l2=0.5)
     >>> f.shape, f.value(np.zeros((2, 2))), f.gradient(np.zeros((2, 2)))
-    ((2, 2), 5.25, array([[-0.5, -0. ],
+    ((2, 2), 7.5, array([[-0.5, -1.5],
            [-2. , -4. ]]))
     >>> f.smoothness, f.strong_convexity
     (2.5, 1.0)
