@@ -126,8 +126,8 @@ def refuse_race(
     """
     if isinstance(value, str) and value == AUTO:
         raise ConfigError(
-            f'{title} takes no {name}="auto": a race compares objectives, and {why}. Give a number, '
-            "or leave it out for the rule"
+            f'{title} takes no {name}="auto": a race compares objectives, and {why}. Give a '
+            "number, or leave it out for the rule"
         )
 
 
