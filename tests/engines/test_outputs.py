@@ -20,6 +20,7 @@ METHODS = {
         client_lr=0.1, local_steps=4, batch_size=3, participation=Sample(count=3)
     ),
     "FedDR": lambda: FedDR(step_size=1.0, regularizer=NuclearNorm(0.05)),
+    "FedDR of l1": lambda: FedDR(step_size=1.0, regularizer=L1(0.02)),
     "FedPD": lambda: FedPD(step_size=1.0, participation=Full()),
     "Scaffnew": lambda: Scaffnew(client_lr=0.1, communication_probability=0.4),
     "FedMiD": lambda: FedMiD(
