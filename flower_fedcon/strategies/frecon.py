@@ -154,7 +154,7 @@ class FRECON(Mirrored[FRECONState]):
         self.variant = choice("variant", variant, ("frecon", "cofig"))
         self.uplink_compressor = unbiased("uplink_compressor", uplink_compressor)
         self.step_size = chosen(positive, "step_size", step_size)
-        self.mixing = optional(positive, "mixing", mixing)
+        self.mixing: Any = optional(positive, "mixing", mixing)
         if mixing is not None and (mixing > 1 or self.variant == "cofig"):
             raise ConfigError(
                 f'mixing must be in (0, 1], for variant="frecon", got mixing={mixing!r} with '
