@@ -7,7 +7,7 @@ from contract import Case, Contract, about
 from kinks import absolute, hinge
 from problems import q6
 
-from flower_fedcon import Bernoulli, Cyclic, FederatedProblem, Markov, Sample
+from flower_fedcon import Bernoulli, FederatedProblem, Sample
 from flower_fedcon.objectives import LeastAbsoluteDeviations
 from flower_fedcon.strategies import FedMLS
 
@@ -36,10 +36,5 @@ CONTRACT = Contract(
     first_rounds=[fedmls],
     small={"step_size": 1.0},
     lost="heals",
-    refuses=[
-        Sample(fraction=0.5),
-        Bernoulli(0.5),
-        Cyclic(groups=2),
-        Markov(stay=0.8, back=0.5),
-    ],
+    refuses=[Sample(fraction=0.5), Bernoulli(0.5)],
 )
