@@ -141,7 +141,7 @@ class Estimates:
 
     @property
     def doubts(self) -> list[str]:
-        """Those of `notes` that say why errors are rough, or that there are none."""
+        """Those of `notes` that say why errors are rough, or missing."""
         return [note for note in self.notes if note == _NO_ERRORS or _FEW_SAID in note]
 
     @property
