@@ -214,6 +214,11 @@ class FRECON(Mirrored[FRECONState]):
         """Return gamma."""
         return float(self.step_size)
 
+    @classmethod
+    def favours_frequent(cls) -> bool:
+        """Return False: h has everyone's last gradient, also of clients that are away."""
+        return False
+
     def initialize(self, x0: Array) -> FRECONState:
         """Start at x0, with g = h = h_i = 0."""
         zero = np.zeros_like(x0)
