@@ -54,6 +54,8 @@ class Server:
         Seconds after its beginning at which a round without enough replies ends the run.
     clock : Clock, optional
         The simulated speeds of the clients.
+    draws : bool
+        Whether it draws cohorts. One that only asks all clients a question needs no clock.
 
     Attributes
     ----------
@@ -100,6 +102,7 @@ class Server:
         max_retries: int | None = 3,
         round_deadline: float = math.inf,
         clock: Clock | None = None,
+        draws: bool = True,
     ) -> None:
         self.setup, self.max_retries, self.round_deadline = setup, max_retries, round_deadline
         self.strategy = strategy.bind(setup)
@@ -172,7 +175,7 @@ class Server:
         asks = method.participation
         if isinstance(asks, Estimated):
             self._gaps, asks = Gaps(setup.num_clients, asks.cutoff), asks.among
-        if isinstance(asks, Deadline):
+        if draws and isinstance(asks, Deadline):
             if self.clock is None:
                 raise ConfigError(
                     f"{asks!r} needs a clock for the clients' times: give clock=Clock(...), in "

@@ -76,8 +76,9 @@ def with_scales(
         several |= (getattr(strategy.bind(trial), "local_steps", None) or 1) > 1
         steps = SEVERAL if several else ONE
     server = Server(
-        strategy, trial, x0, max_retries=engine.max_retries, round_deadline=engine.round_deadline
-    )
+        strategy, trial, x0, max_retries=engine.max_retries, round_deadline=engine.round_deadline,
+        draws=False,
+    )  # fmt: skip
     engine.open(server.info)
     numbers = ["steepness", "smoothness"] if steps else ["steepness"]
     shapes: dict[str, tuple[int, ...]] = dict.fromkeys(numbers, ())

@@ -30,8 +30,8 @@ asks a second cohort for losses at z, after step 4; here it is the S of the next
 independently of z. So lambda is one round later for K > 1. h holds everyone's last loss, at first
 the mean of the first cohort's. Losses are then at models of up to some rounds ago, which differ by
 multiples of eta, as other terms of the theorem do. With loss_memory=False lambda moves by u
-instead, as in the paper: u_i = (N/|S|) l_i in S and 0 elsewhere, which is right on average and has
-the losses themselves as noise. If everyone takes part, both are the same.
+instead, as in the paper: u_i = (N/|S|) l_i in S and 0 elsewhere (l_i/p_i with weights), which is
+right on average and has the losses themselves as noise. If everyone takes part, both are the same.
 
 Theorem, for psi = 0 and everyone in each round: let ||x0 - w*|| <= D, f_i be convex with ||grad
 f_i|| <= G, and the losses less their mean be a vector of length at most B. On average over T rounds
@@ -44,7 +44,8 @@ in expectation over the k. More local steps do not make this bound smaller. With
 convex f_i, w itself converges to the optimum if steps are short.
 
 State: none on the client; w, z, lambda and h (N numbers each) and the sum of the z on the server.
-Wire: 2 vectors and 1 number down, 2 vectors and 1 number up; with K = 1 one vector each way.
+Wire: 2 vectors and 1 number down (1 vector with K = 1); 2 vectors and 1 number up (1 vector and 1
+number with K = 1).
 Participation: any; N lambda_i multiplies the noise of sampling, so that steps must be shorter. With
 several local steps, and with cohorts, w ends at a floor.
 Lost state: nothing to lose.
@@ -114,11 +115,11 @@ class DRFA(FedConStrategy[DRFAState]):
     regularizer : Regularizer or ConstraintSet, optional (default: None)
         psi: any object with `prox(v, step)`; a set stands for its indicator, and None for zero.
     client_lr : float, optional
-        eta > 0; by default the theorem's, from D and G.
+        eta > 0; by default the theorem's, from D and G, times sqrt(|S|/N).
     local_steps : int, optional
         K >= 1; by default 1, which is AFL.
     weight_lr : float, optional
-        gamma > 0; by default the theorem's, from B.
+        gamma > 0; by default the theorem's, from B, times sqrt(|S|/N).
     weight_penalty : float (default: 0.0)
         rho >= 0.
     weight_step : {"projected", "multiplicative"} (default: "projected")

@@ -20,8 +20,9 @@ h is the mean of all h_i, and g estimates grad F(x_k). At a fixed point all u_i 
 those of clients outside S: then h_i = grad f_i(x), g = h = grad F(x) and x = prox(x - gamma g,
 gamma). So x is a stationary point of F + psi, whichever clients take part how often.
 
-With S clients in a round, lambda = S/(2 (1 + omega) N), and gamma = 1/(L (1 + sqrt(10 N) (1 +
-omega)/S)), the bound for nonconvex F. COFIG: gamma = min(1/(1 + 6 v), S/((1 + omega) sqrt(N)))/L,
+With S clients in a round on average, lambda = S/(2 (1 + omega) N), and
+gamma = 1/(L (1 + sqrt(10 N) (1 + omega)/S)), the bound for nonconvex F. COFIG:
+gamma = min(1/(1 + 6 v), S/((1 + omega) sqrt(N)))/L,
 v = omega/S + (N - S)/(S (N - 1)), which is omega/N with everyone. If F is mu-strongly convex, x and
 the h_i then converge linearly in the mean square with any convex psi, at the rate
 min(gamma mu, alpha S/(2 N)).
@@ -96,7 +97,8 @@ class FRECON(Mirrored[FRECONState]):
     uplink_compressor : Compressor, optional
         C_i, unbiased; by default `Identity()`.
     step_size : float or "auto", optional
-        gamma > 0; by default 1/(L (1 + sqrt(10 N) (1 + omega)/S)), for COFIG as above.
+        gamma > 0; by default 1/(L (1 + sqrt(10 N) (1 + omega)/S)); for COFIG see
+        the module.
     mixing : float, optional
         lambda in (0, 1], of FRECON; by default S/(2 (1 + omega) N).
     mirror : bool (default: True)

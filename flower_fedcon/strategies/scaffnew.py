@@ -31,9 +31,9 @@ relative distance of 1e-8 to the optimum. With kappa = 1e3 it takes 158 to 170 r
 523 to 535 rounds and 98,000 to 99,000, without the option 512 to 534 and 538,000.
 
 With `refresh_probability` (ProxSkip-LSVRG) a step on a minibatch B uses
-grad_B f_i(x) - grad_B f_i(y_i) + grad f_i(y_i), and then sets y_i := x with probability s, from
-y_i = x_bar in the client's first round. This is exact, where plain minibatches leave a floor. All
-clients share this coin, too; the proof needs no independence between clients. For independent
+grad_B f_i(x) - grad_B f_i(y_i) + grad f_i(y_i), and with probability s sets y_i := x, the x before
+the step, from y_i = x_bar in the client's first round. This is exact, where plain
+minibatches leave a floor. All clients share this coin, too; the proof needs no independence between clients. For independent
 minibatches whose functions are L-smooth, sigma_i = E ||grad_B f_i(y_i) - grad_B f_i(x*)||^2 and
 gamma = 1/(6L), one step multiplies the sum above plus (4/s) gamma^2 sigma_i by at most
 max(1 - gamma mu, 1 - p^2, 1 - s/2). So p = sqrt(gamma mu) = 1/sqrt(6 kappa) and

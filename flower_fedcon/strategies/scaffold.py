@@ -95,8 +95,8 @@ class Scaffold(AmplifiedSteps[ScaffoldState], CorrectedSteps[ScaffoldState]):
     Parameters
     ----------
     client_lr : float, Schedule or "auto", optional
-        eta_l > 0; by default 1/(4 L K), and with windows 1/(4 L K gamma P). A schedule of
-        `flower_fedcon.schedules` changes it by the round.
+        eta_l > 0; by default 1/(4 L K), and with windows 1/(4 L K max(1, gamma P)). A
+        schedule of `flower_fedcon.schedules` changes it by the round.
     local_steps : int or "auto", optional
         K >= 1; by default 5.
     server_lr : float (default: 1.0)

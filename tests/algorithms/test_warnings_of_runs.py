@@ -31,6 +31,7 @@ from flower_fedcon.regularizers import L1, Regularizer
 from flower_fedcon.sets import L2Ball
 from flower_fedcon.strategies import (
     AREA,
+    FRECON,
     MIFA,
     SDANE,
     AveragedFW,
@@ -80,7 +81,7 @@ MEMORIES = {
     "area": (AREA, {}), "mifa": (MIFA, {}), "fedvarp": (FedVARP, {}), "feddyn": (FedDyn, {}),
     "feddr": (FedDR, {"regularizer": None}), "scaffold": (Scaffold, {"local_steps": 2}),
     "fednewton": (FedNewton, {}), "fedfw": (FedFW, {"constraint": L2Ball(1.0)}),
-    "fedfwplus": (FedFWPlus, {"constraint": L2Ball(1.0)}),
+    "fedfwplus": (FedFWPlus, {"constraint": L2Ball(1.0)}), "frecon": (FRECON, {}),
 }  # fmt: skip
 """Methods whose limit is the same however often each client takes part."""
 MEANS = {
@@ -95,7 +96,7 @@ def test_what_is_said_of_unequal_shares_is_what_cards_say() -> None:
     for name, kind in algorithms().items():
         even = not kind.favours_frequent()
         assert even == (name in MEMORIES), name
-        if name not in ("fedfw", "fedfwplus"):  # which wait for their rounds
+        if name not in ("fedfw", "fedfwplus", "frecon"):  # which wait for their rounds
             assert even == kind.card().asynchronous.endswith("the limit is the same"), name
         if even:
             assert "whichever clients take part" in kind.card().weights, name

@@ -381,3 +381,14 @@ def test_the_page_s_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     tables = {"problem": problem, "run": {"rounds": 3}, "algorithm": algorithm}
     history = play(Experiment(tables | parse_toml(block)))
     assert seconds(history)[0] > 0.3 + 0.5 + 10 * 0.3  # of the third client, at least
+
+
+def test_steps_that_follow_from_gradients_at_the_start_take_a_deadline() -> None:
+    """What asks all clients before round 1 draws no cohort, and needs no clock."""
+    problem = neyman_pearson(clients=4)
+    rule = Deadline(9.0, Sample(count=2))
+    strategy = FedSGM(participation=rule)
+    history = simulate(strategy, problem, 3, clock=Clock(compute=[1.0, 2.0, 3.0, 4.0]))
+    assert len(history.rows) >= 1
+    with pytest.raises(ConfigError, match="needs a clock for the clients' times"):
+        simulate(FedSGM(participation=rule), problem, 3)
