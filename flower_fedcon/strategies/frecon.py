@@ -31,6 +31,7 @@ State: h_i on the client; x, the x before, g, h and a mirror of the h_i (N d num
 Wire: 2 vectors down (COFIG 1, without mirror also 1 number); 2 compressed vectors up (COFIG 1).
 Participation: any; the proofs are for uniform cohorts, and convergence under others is measured. A
 client that was absent gets both models, so that q_i is always of the server's last step.
+First contact: with h_i = 0, which h contains until then, and with both models of the server.
 Lost state: h_i comes back from the mirror, and nothing is lost. Without the mirror all clients
 start again from h_i = h = 0, and x and g stay (a collective reset, counted in every broadcast).
 

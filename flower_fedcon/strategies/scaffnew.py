@@ -30,21 +30,20 @@ relative distance of 1e-8 to the optimum. With kappa = 1e3 it takes 158 to 170 r
 17,000 local gradients, without the option 148 to 186 and 52,000 to 53,000; with kappa = 1e4 it is
 523 to 535 rounds and 98,000 to 99,000, without the option 512 to 534 and 538,000.
 
-With `refresh_probability` (ProxSkip-LSVRG) a step on a minibatch B uses
-grad_B f_i(x) - grad_B f_i(y_i) + grad f_i(y_i), and with probability s sets y_i := x, the x before
-the step, from y_i = x_bar in the client's first round. This is exact, where plain
-minibatches leave a floor. All clients share this coin, too; the proof needs no independence between clients. For independent
-minibatches whose functions are L-smooth, sigma_i = E ||grad_B f_i(y_i) - grad_B f_i(x*)||^2 and
-gamma = 1/(6L), one step multiplies the sum above plus (4/s) gamma^2 sigma_i by at most
-max(1 - gamma mu, 1 - p^2, 1 - s/2). So p = sqrt(gamma mu) = 1/sqrt(6 kappa) and
-s = 2 gamma mu = 1/(3 kappa) are the smallest that keep gamma's rate. The default takes for L that
-of the f_i. That of minibatches with few rows can be larger, by at most the number of batches:
-if the run diverges, give a shorter client_lr. An example: ten logistic regressions of 1,000 rows,
-kappa = 100, minibatches of 10, two seeds, a relative distance of 1e-8 to the optimum. With "rule"
-it takes 133 to 207 rounds and 0.9 to 1.1 million rows of gradients; with all rows in each step 47
-to 50 rounds and 4.8 to 6.1 million; plain minibatches stay at 0.5. With 100 rows and kappa = 3.9
-all rows are less work: 18 to 19 rounds and 33,000 to 38,000 rows, with "rule" 36 to 50 rounds and
-63,000 to 66,000.
+With `refresh_probability` (ProxSkip-LSVRG) a step on a minibatch B uses grad_B f_i(x) - grad_B
+f_i(y_i) + grad f_i(y_i), and with probability s sets y_i := x, the x before the step, from y_i =
+x_bar in the client's first round. This is exact, where plain minibatches leave a floor. All clients
+share this coin, too; the proof needs no independence between clients. For independent minibatches
+whose functions are L-smooth, sigma_i = E ||grad_B f_i(y_i) - grad_B f_i(x*)||^2 and gamma = 1/(6L),
+one step multiplies the sum above plus (4/s) gamma^2 sigma_i by at most max(1 - gamma mu, 1 - p^2, 1
+- s/2). So p = sqrt(gamma mu) = 1/sqrt(6 kappa) and s = 2 gamma mu = 1/(3 kappa) are the smallest
+that keep gamma's rate. The default takes for L that of the f_i. That of minibatches with few rows
+can be larger, by at most the number of batches: if the run diverges, give a shorter client_lr. An
+example: ten logistic regressions of 1,000 rows, kappa = 100, minibatches of 10, two seeds, a
+relative distance of 1e-8 to the optimum. With "rule" it takes 133 to 207 rounds and 0.9 to 1.1
+million rows of gradients; with all rows in each step 47 to 50 rounds and 4.8 to 6.1 million; plain
+minibatches stay at 0.5. With 100 rows and kappa = 3.9 all rows are less work: 18 to 19 rounds and
+33,000 to 38,000 rows, with "rule" 36 to 50 rounds and 63,000 to 66,000.
 
 State: h_i and xhat_i on the client, with `refresh_probability` also y_i and grad f_i(y_i); x_bar on
 the server.

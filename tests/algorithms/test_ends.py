@@ -155,6 +155,7 @@ def test_constants_that_no_client_states_are_given(caplog):
     ]
     assert OpenRun(Scaffnew(client_lr=0.01), unknown()).server.info.settings == {
         "client_lr": 0.01, "communication_probability": 0.1, "batch_size": None, "clip": None,
+        "refresh_probability": None,
     }  # fmt: skip
     one = FederatedProblem([Quadratic([[1]], [1])])
     simulate(FiveGCS(strong_convexity=0.1, primal_lr=0.1), one, 1)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from by_card import soft
 from harness import OpenRun
 from problems import q6, q6_l1, q6_objectives, random_quadratics
 from q6_runs import lose
-from test_memories import RULES, coming_late, soft
+from test_memories import RULES, coming_late
 
 from flower_fedcon import Available, Buffered, FederatedProblem, Sample, simulate
 from flower_fedcon.compressors import QSGD, Identity, Natural, RandK, TopK, dense

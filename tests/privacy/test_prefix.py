@@ -447,6 +447,8 @@ def test_methods_that_add_up_no_uploads_refuse_by_name(case, mechanism):
     first, reason = suited(name, settings), strategy_class(name).needs_independent
     assert "does not declare" not in reason
     settings = {**settings, "privacy": rule(mechanism, min_separation=1), "participation": Full()}
+    if name == "fedavg" and settings.get("amplification", 1) != 1:
+        reason = "with an amplification its model is not the sum of the changes"
     if reason:
         with pytest.raises(ConfigError, match=r"takes no GaussianDP\(mechanism=") as found:
             simulate(strategy(name, first, **settings), first.problem(), 1)

@@ -50,11 +50,15 @@ def minimiser(f: Any, linear: np.ndarray, shift: float, center: Any = 0.0) -> np
     return np.linalg.solve(f.Q + shift * np.eye(len(f.b)), f.b - linear + shift * center)
 
 
+def soft(v: np.ndarray, level: float) -> np.ndarray:
+    """Return the prox of level ||x||_1."""
+    return np.sign(v) * np.maximum(np.abs(v) - level, 0.0)
+
+
 def prox(problem: FederatedProblem, v: np.ndarray, step: float) -> np.ndarray:
     """Return the prox of the problem's l1 norm, if it has one."""
     psi: Any = problem.regularizer
-    level = 0.0 if psi is None else step * psi.weight
-    return np.sign(v) * np.maximum(np.abs(v) - level, 0.0)
+    return soft(v, 0.0 if psi is None else step * psi.weight)
 
 
 def vertex(g: np.ndarray) -> np.ndarray:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from contract import Case, Contract
+from by_card import away, away_l1, gradient, prox
+from contract import Case, Contract, Loop
 from harness import client_states
 from problems import q6, q6_l1, two_clients
 
@@ -31,6 +32,19 @@ def cofig():
     # 1: u = -1.94 + 1, g = -.89
     more = {"step_size": 0.1, "participation": TURNS, "uplink_compressor": QSGD(levels=1)}
     return FRECON(variant="cofig", **more), two_clients(), [1.2, 1.03, 1.119]
+
+
+def by_card(problem, cohorts, step_size, mixing=None, variant="frecon"):
+    clients, x = problem.objectives, problem.start
+    before, g, h = x, 0 * x, np.zeros((len(clients), len(x)))
+    for cohort in cohorts:
+        u = np.array([gradient(clients[i], x) - h[i] for i in cohort])
+        q = np.mean([gradient(clients[i], x) - gradient(clients[i], before) for i in cohort], 0)
+        new = h.mean(axis=0) + u.mean(axis=0)
+        g = new if variant == "cofig" else q + (1 - mixing) * g + mixing * new
+        h[cohort] += u  # alpha = 1 without compression
+        before, x = x, prox(problem, x - step_size * g, step_size)
+    return x
 
 
 def invariant(run):
@@ -67,6 +81,11 @@ CONTRACT = Contract(
              0, 5e-15),
     ],
     first_rounds=[frecon, cofig],
+    loops=[
+        Loop("smooth", away, {"step_size": 0.02, "mixing": 0.2}, by_card),
+        Loop("composite", away_l1, {"step_size": 0.02, "mixing": 0.2}, by_card),
+        Loop("COFIG", away_l1, {**COFIG, "step_size": 0.02}, by_card),
+    ],
     small={"step_size": 0.1},
     oracle="regularizer",
     lost="exact",
