@@ -38,6 +38,21 @@ def runs(fedcon, undrawn):
     }
 
 
+def test_spreads_by_rounding_add_no_digits():
+    cases = {
+        (0.0, 2.8e-17): ("0", "2.8e-17"),
+        (1e-30, 2.8e-17): ("0", "2.8e-17"),
+        (-6.2e-18, 2.3e-17): ("-6e-18", "2.3e-17"),
+        (1.0, 2.8e-17): ("1", "2.8e-17"),
+        (-123456.7, 1.4e-11): ("-1.23e+05", "1.4e-11"),
+        (1.23456789, 1.2e-7): ("1.23456789", "0.00000012"),
+    }
+    assert {pair: with_spread(*pair) for pair in cases} == cases
+    table = TargetTable([(Target("gap"), "gap")], {"FedAvg": [Cell([2e-17, -2e-17], 2)]}, "mean")
+    assert table.texts("FedAvg") == ["0 ± 2.8e-17"]
+    assert "& $0 \\pm 2.8 \\cdot 10^{-17}$ " in table.latex()
+
+
 def test_what_is_spent_to_a_level(fedcon, runs):
     ends = sorted(rows[-1]["residual"] for rows in runs["fedfw"])
     level = (ends[0] + ends[1]) / 2  # two seeds of FedFW may not arrive

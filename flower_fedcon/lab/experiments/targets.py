@@ -391,16 +391,28 @@ def scientific(text: str) -> str:
 def with_spread(value: float, spread: float) -> tuple[str, str]:
     """Return a number and its spread, both to the second significant digit of the spread.
 
+    A spread that is only rounding adds no digits to the number.
+
     >>> with_spread(1.1812, 0.0379), with_spread(12345678.0, 345678.0), with_spread(12.0, 0.0)
     (('1.181', '0.038'), ('1.235e+07', '3.5e+05'), ('12', '0'))
+    >>> with_spread(0.0, 2.8e-17), with_spread(1.5, 2.8e-16)
+    (('0', '2.8e-17'), ('1.5', '2.8e-16'))
     """
     if not spread or not math.isfinite(spread):
         return number(value), number(spread)
+    if spread < _ROUNDING * abs(value):
+        return number(value), f"{spread:.1e}"
     last = int(f"{spread:.1e}".partition("e")[2]) - 1  # the place of the last digit, as a power
     if "e" not in number(max(abs(value), spread)):
         return f"{value:.{max(0, -last)}f}", f"{spread:.{max(0, -last)}f}"
+    if not round(value, -last):
+        return "0", f"{spread:.1e}"
     first = int(f"{value:e}".partition("e")[2])
     return f"{value:.{max(0, first - last)}e}", f"{spread:.1e}"
+
+
+_ROUNDING = 1e-13
+"""A spread below this share of a number is of the last bits of a float."""
 
 
 def number(value: float) -> str:
