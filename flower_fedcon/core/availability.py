@@ -256,6 +256,21 @@ class Available(Participation):
 _count = count
 
 
+def short_trace(rule: Participation, num_rounds: int) -> str:
+    """Return a sentence on a trace's file that is shorter than a run; "" if it is not.
+
+    A pattern given in Python is meant to be repeated.
+    """
+    rule = rule.drawn_by
+    if not isinstance(rule, Available) or rule.source is None or len(rule.trace) >= num_rounds:
+        return ""
+    rows = len(rule.trace)
+    return (
+        f"participation: {rule.source} has {rows} {'row' if rows == 1 else 'rows'} with available "
+        f"clients, and the run {num_rounds} rounds: from round {rows + 1} on the trace is repeated"
+    )
+
+
 def read_rows(path: Path) -> Array:
     """Return the numbers of a .npy file, or of rows with commas.
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from typing import Any
 
+from flower_fedcon.core.availability import short_trace
 from flower_fedcon.core.buffered import unit_of
 from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.flow import Step
@@ -91,6 +92,8 @@ class Run:
         wings = [kind.of(plan, strategy, setup) for kind in hook_registry.hooks()]
         self.recorder = Recorder(plan, strategy, engine)
         check_participation(strategy, setup)
+        if repeated := short_trace(strategy.participation, plan.num_rounds):
+            _strategies_log.info("%s", repeated)
         for text in strategy.cautions(setup):
             _strategies_log.warning("%s: %s", strategy.title, text)
         kept = None if plan.run_dir is None else Kept(plan, engine, race_hook, problem)

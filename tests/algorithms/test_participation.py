@@ -17,6 +17,7 @@ from flower_fedcon import (
     Available,
     Bernoulli,
     Cyclic,
+    Estimated,
     FederatedProblem,
     Full,
     Markov,
@@ -94,6 +95,28 @@ def test_the_page_has_a_row_for_each_rule_but_only() -> None:
 def test_rows_of_a_trace_in_which_nobody_is_there_pass() -> None:
     for t in range(1, 10):
         assert draws(Available(GAPS)).cohort(t) == draws(Available(TRACE)).cohort(t)
+
+
+def test_only_a_file_that_is_shorter_than_the_run_is_noted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A pattern in Python is meant to be repeated; a record is noted, and warned of by nothing."""
+    file = tmp_path / "trace.csv"
+    np.savetxt(file, GAPS, fmt="%d", delimiter=",")
+    problem = FederatedProblem(q6_objectives())
+
+    def notes(rule: Participation, rounds: int) -> list[logging.LogRecord]:
+        caplog.clear()
+        with caplog.at_level(logging.INFO):
+            simulate(FedAvg(client_lr=0.01, participation=rule), problem, rounds)
+        return [record for record in caplog.records if "is repeated" in record.getMessage()]
+
+    for rule in (Available(str(file)), Estimated(Available(file))):
+        (note,) = notes(rule, 4)
+        assert note.levelno == logging.INFO
+        assert "has 3 rows with available clients, and the run 4 rounds" in note.getMessage()
+        assert not notes(rule, 3)
+    assert not notes(Available(GAPS), 4)
 
 
 def test_chains_stay_as_long_as_they_should() -> None:

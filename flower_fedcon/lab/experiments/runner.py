@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from flower_fedcon import simulation
+from flower_fedcon.core.availability import short_trace
 from flower_fedcon.errors import ConfigError, FedConError, StorageError
 from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.lab.experiments.folders import is_there, write
@@ -85,6 +86,9 @@ def play(
     # The logs of Ray and JAX stay on; so does the stacked engine's, unless a message above said why
     # it is not used.
     silent = run.engine == "local" or (stacked and bool(label))
+    repeated = short_trace(experiment.participation(index), plan.num_rounds)
+    if label and silent and repeated:
+        say(f"{label}: {repeated}")
     shown = progress(label, plan.num_rounds, plan.callbacks) if label else nullcontext()
     try:
         with shown as show, quiet(silent, strategies=bool(label)):
