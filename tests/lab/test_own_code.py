@@ -171,6 +171,48 @@ def test_a_repeated_run_says_which_inputs_have_changed(fedcon, written, command)
     assert said.count("not with the inputs") == (2 if command == "compare" else 1)
 
 
+@pytest.mark.parametrize("tuned", [False, True])
+def test_a_repeated_study_says_which_inputs_have_changed(fedcon, undrawn, written, tuned):
+    written()
+    Path("trace.csv").write_text("".join(TRACE))
+    grid = "client_lr = 0.5\ngrid = {client_lr = [0.05, 0.1, 0.2]}"
+    text = TRACED.replace("client_lr = 0.5", grid, 1) if tuned else TRACED
+    sweep = f"[sweep]\nlocal_steps = [1, 2]\nrun.seed = [0, 1]\ntune = {str(tuned).lower()}\n"
+    Path("own.toml").write_text(text + sweep)
+    ran(fedcon, "compare", "own.toml", "--workers", "1", "--run-dir", "first")
+    again = ["compare", "first/config.toml", "--workers", "1", "--run-dir"]
+    assert "not with the inputs" not in ran(fedcon, *again, "same")
+    Path("trace.csv").write_text("".join(reversed(TRACE)))
+    said = ran(fedcon, *again, "reversed")
+    words = "not with the inputs of 8 of the 8 runs in first: participation is .* but its content"
+    assert re.search(words, said)
+    assert said.count("not with the inputs") == 1
+    other = ran(fedcon, *again, "other", "--set", "shorter.participation.count=1")
+    assert "not with the inputs of 4 of the 8 runs in first: participation" in other
+    Path("trace.csv").write_text("".join(TRACE))
+    written(("[0.0, 1.0]", "[0.0, 1.5]"))
+    said = ran(fedcon, *again, "edited")
+    words = "of the 8 runs in first: data has changed: that of 1 of 2 clients differs"
+    assert f"not with the inputs of 8 {words}" in said
+    assert said.count("not with the inputs") == 1
+
+
+def test_a_trace_that_is_shorter_than_the_run_is_said(fedcon, undrawn, written):
+    written()
+    Path("trace.csv").write_text("".join(["0,0\n", *TRACE]))
+    Path("own.toml").write_text(TRACED)
+    assert "is repeated" not in ran(fedcon, "compare", "own.toml", "--run-dir", "enough")
+    words = ("participation: trace.csv has 3 rows with available clients, and the run 5 rounds: "
+             "from round 4 on the trace is repeated")  # fmt: skip
+    said = ran(fedcon, "run", "own.toml", "--rounds", "5", "--run-dir", "short")
+    assert f"FedAvg: {words}" in said
+    assert said.count("is repeated") == 1
+    Path("own.toml").write_text(f"{TRACED}[sweep]\nlocal_steps = [1, 2]\n")
+    said = ran(fedcon, "compare", "own.toml", "--rounds", "5", "--workers", "1", "--run-dir", "s")
+    assert words in said
+    assert said.count("is repeated") == 1
+
+
 def test_finished_runs_of_another_trace_are_not_taken(fedcon, written):
     written()
     Path("trace.csv").write_text("".join(TRACE))

@@ -246,6 +246,32 @@ def test_cells_are_tuned(fedcon, undrawn):
     assert len(read_runs("s/tuning/fedfw-full")) == 3 * 4
 
 
+def test_a_tuned_study_is_repeated_from_its_folder(fedcon, undrawn):
+    """Its file keeps the grids and what is best, so that the same settings are chosen."""
+    with_grid("[tuning]\nrounds = 4\nlargest = true\n[sweep]\ntune = true\nrun.seed = [0, 1]\n")
+    first = ran(fedcon, *PLAY)
+    kept = config_of("s")
+    assert kept["algorithm"]["grid"] == {"penalty": [0.005, 0.05, 0.5]}
+    assert kept["tuning"] == {"rounds": 4, "largest": True}
+    assert "grid" not in kept["compare"][0]
+    again = ran(fedcon, "compare", "s/config.toml", "--workers", "1", "--run-dir", "other")
+    (takes,) = re.findall("FedFW: takes penalty=.*", first)
+    assert takes in again
+    assert Path("other/config.toml").read_text() == Path("s/config.toml").read_text()
+    for home in ("fedfw/seed-0", "fedfwplus/seed-1"):
+        assert config_of(f"s/{home}") == config_of(f"other/{home}")
+        assert "grid" not in config_of(f"s/{home}")["algorithm"]
+        first, again = (rows_of(f"{folder}/{home}") for folder in ("s", "other"))
+        assert [row["residual"] for row in first] == [row["residual"] for row in again]
+
+
+def test_nothing_to_tune_is_refused(fedcon):
+    written(f"{SWEEP}tune = true\n")
+    words = "study.toml: [sweep] has tune = true, but no algorithm has a grid to choose from"
+    assert words in refusal(fedcon, *PLAY)
+    assert not Path("s").exists()
+
+
 def test_a_swept_setting_is_not_tuned(fedcon, undrawn):
     """A cell is called by the value that it plays, whatever grid the file has for that key."""
     with_grid('[sweep]\ntune = true\n"FedFW.penalty" = [0.05, 0.7]\nrun.seed = [0, 1]\n')

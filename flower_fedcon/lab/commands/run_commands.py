@@ -53,8 +53,7 @@ def compare(
     from flower_fedcon.lab.experiments.study import run_study
 
     experiment = arguments.experiment()
-    if not experiment.sweep:  # a study's folder compares each run by itself
-        say_what_changed(arguments.file, experiment)
+    say_what_changed(arguments.file, experiment)
     arguments.say_whose_settings(experiment)
     if experiment.sweep:
         arguments.refuse_of_study(seeds)

@@ -338,7 +338,10 @@ class Experiment:
             self._built = other._built
 
     def to_toml(self, index: int | None = None) -> str:
-        """Return the resolved experiment, defaults included; only one algorithm if `index`."""
+        """Return the resolved experiment, defaults included.
+
+        With `index` it is one algorithm's run, to which neither a sweep nor a grid belongs.
+        """
         lines = [f"{key} = {write_value(self._tables[key])}" for key in ("title", "paper")
                  if key in self._tables]  # fmt: skip
         name = self._tables["problem"]["name"]
@@ -362,7 +365,11 @@ class Experiment:
             table = {"name": called, "label": labels[i], **usual}
             table |= {k: v for k, v in tables[i].items() if k not in ("name", "label", "grid")}
             table.setdefault("participation", "full")
+            if index is None and tables[i].get("grid"):
+                table["grid"] = tables[i]["grid"]
             lines += section("[[compare]]" if i and index is None else "[algorithm]", table)
+        if index is None and "tuning" in self._tables:
+            lines += section("[tuning]", self._tables["tuning"])
         if index is None and self.sweep:
             lines += section("[sweep]", self.sweep)
         return "\n".join(lines).lstrip("\n") + "\n"

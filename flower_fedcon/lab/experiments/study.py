@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from flower_fedcon.core.availability import short_trace
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.lab.experiments import tuning
 from flower_fedcon.lab.experiments.comparison import figures_of, show
@@ -96,14 +97,20 @@ def run_study(experiment: Experiment, folder: Path, *, workers: int = 2) -> bool
     Raises
     ------
     ConfigError
-        If a run cannot be made, or the folder holds other runs.
+        If a run cannot be made, the folder holds other runs, or there is nothing to tune.
     """
+    if experiment.sweep.get("tune") and not any(map(experiment.grid, experiment.labels)):
+        raise ConfigError(
+            f"{experiment.source}: [sweep] has tune = true, but no algorithm has a grid to choose "
+            "from: write grid = {key = [v1, v2, v3]} in its table, or leave out tune"
+        )
     runs = runs_of(experiment)
     for run in runs:
         run.experiment.strategy()  # raises before the first run
     _say_mismatches(runs)
     if experiment.run_options.engine == "stacked":
         _say_unstacked(runs)
+    _say_short_traces(runs)
     write(folder / CONFIG, experiment.to_toml())  # first, since it identifies the runs
     labels = list(dict.fromkeys(run.label for run in runs))
     write(folder / CELLS, json.dumps(labels, indent=1))
@@ -112,8 +119,7 @@ def run_study(experiment: Experiment, folder: Path, *, workers: int = 2) -> bool
         runs, failed = _tuned(runs, labels, experiment, folder, workers)
     jobs = []
     for run in runs:
-        home = folder / label_slug(run.label, labels)
-        home = home / f"seed-{run.seed}" if run.seed else home
+        home = home_of(run, labels, folder)
         jobs.append(Job(str(home), run.experiment.to_toml(0), folder=home.resolve()))
     rows: dict[str, list[Sequence[Record]]] = {label: [] for label in labels}
     began, fresh = time.monotonic(), 0
@@ -149,6 +155,12 @@ def run_study(experiment: Experiment, folder: Path, *, workers: int = 2) -> bool
     return not failed
 
 
+def home_of(run: CellRun, labels: Sequence[str], folder: Path) -> Path:
+    """Return the folder of one of a study's runs, whose cells have these labels."""
+    home = folder / label_slug(run.label, labels)
+    return home / f"seed-{run.seed}" if run.seed else home
+
+
 def _in_labels(experiment: Experiment) -> bool:
     """Return whether labels contain the participation."""
     return any(key.rpartition(".")[2] == "participation" for key in experiment.sweep)
@@ -181,6 +193,13 @@ def _say_unstacked(runs: Sequence[CellRun]) -> None:
             reasons.setdefault(reason, run.label)
     for reason, label in reasons.items():
         say(f"{label}: {reason}; such runs use the local engine")
+
+
+def _say_short_traces(runs: Sequence[CellRun]) -> None:
+    """Log once, not in each run, which traces are repeated."""
+    said = [short_trace(one.participation(), one.run_options.rounds) for _, _, one in runs]
+    for text in dict.fromkeys(filter(None, said)):
+        say(text)
 
 
 _OF_PROBLEM = ("problem.", BOTH)
