@@ -23,11 +23,13 @@ from flower_fedcon.core.protocol import UNIFORM, Setup
 from flower_fedcon.core.state_columns import StateColumns
 from flower_fedcon.errors import ConfigError, FedConError, nearest
 from flower_fedcon.layout import Layout
+from flower_fedcon.objectives.set_aside import is_ours
 from flower_fedcon.registry import algorithms, client_class
 from flower_fedcon.runs.directory import own_code_of, versions
 from flower_fedcon.validation import Array, parameters
 from flower_fedcon.wire import state_files
 from flower_fedcon.wire.digests import digest, shown
+from flower_fedcon.wire.own_code import PLAIN
 
 _log = logging.getLogger("flwr")
 NAME = "checkpoint"
@@ -111,7 +113,7 @@ def described_inputs(
     return inputs | {name: _entry(each, digest(each)) for name, each in digests.items()}
 
 
-def changed_inputs(folder: Path, now: Fingerprint) -> dict[str, str]:
+def changed_inputs(folder: Path, now: Fingerprint, strategy: Method[Any]) -> dict[str, str]:
     """Return what has changed since the run in a folder, by name: a text for each change.
 
     Parameters
@@ -120,6 +122,7 @@ def changed_inputs(folder: Path, now: Fingerprint) -> dict[str, str]:
         A run directory. Without a checkpoint nothing is known of its inputs.
     now : dict
         From `described_inputs`. What is in one of both alone is left out.
+    strategy : Method
     """
     try:
         then = state_files.read(folder / NAME, {}, "fingerprint")
@@ -129,7 +132,8 @@ def changed_inputs(folder: Path, now: Fingerprint) -> dict[str, str]:
         return {}
     pairs = {name: (then[name], entry) for name, entry in now.items() if name in then}
     names = [str(client) for client in range(len(now.get("data", {}).get("digest", ())))]
-    changes = {name: _change(name, *pair, names) for name, pair in pairs.items()}
+    values = strategy.arguments()
+    changes = {n: _change(n, *pair, names, values.get(n)) for n, pair in pairs.items()}
     return {name: text for name, text in changes.items() if text}
 
 
@@ -262,10 +266,11 @@ def _check_changes(
             raise ConfigError(
                 f"allow_changes has the unknown name {name!r}: {nearest(name, {*now, *then})}"
             )
+    values = strategy.arguments()
     for name in _in_order(then, now):
         if name in _SINCE and name not in then:
             continue
-        change = _change(name, then.get(name), now.get(name), setup.names)
+        change = _change(name, then.get(name), now.get(name), setup.names, values.get(name))
         if change and (name in essential or name not in allow_changes):
             allow = "" if name in essential else (
                 f"allow this change (allow_changes=[{name!r}], --allow-change {name}), "
@@ -392,9 +397,13 @@ def _is_entry(entry: Any) -> bool:
 
 
 def _change(
-    name: str, then: dict[str, Any] | None, now: dict[str, Any] | None, clients: Sequence[str]
+    name: str,
+    then: dict[str, Any] | None,
+    now: dict[str, Any] | None,
+    clients: Sequence[str],
+    value: Any,
 ) -> str:
-    """Return a text of what has changed, or ""."""
+    """Return a text of what has changed, or ""; `value` is the argument that it is of, if any."""
     if name == "rivals" and (then is None) != (now is None):
         before, after = ("one method" if one is None else "a race" for one in (then, now))
         return f'strategy was {before}, is {after} ("auto" is a race of methods)'
@@ -416,10 +425,22 @@ def _change(
         return "the algorithm's code has changed"
     if then["text"] != now["text"]:
         return f"{name} was {then['text']}, is {now['text']}"
-    return (
-        f"{name} is {now['text']} as before, but its content has changed (an attribute resume_key "
-        f"of your own object can state what of it matters)"
-    )
+    change = f"{name} is {now['text']} as before, but its content has changed"
+    if _is_ours_alone(value):
+        return change
+    return f"{change} (an attribute resume_key of your own object can state what of it matters)"
+
+
+def _is_ours_alone(value: Any) -> bool:
+    """Return whether an object, with all that it holds, is of classes of this package."""
+    if type(value) in PLAIN or isinstance(value, np.ndarray | np.generic):
+        return True
+    if isinstance(value, Mapping):
+        return all(map(_is_ours_alone, value.values()))
+    if isinstance(value, list | tuple | set | frozenset):
+        return all(map(_is_ours_alone, value))
+    held = getattr(value, "__dict__", {})
+    return is_ours(type(value)) and all(map(_is_ours_alone, held.values()))
 
 
 def _types(strategy: Method[Any]) -> dict[str, type[Any]]:

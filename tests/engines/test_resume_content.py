@@ -127,7 +127,7 @@ CHANGES = {  # what a run begins with, what must not take its place, and what is
     "class": (steps(Own(0), Own(1)), steps(Own(0), Other(1)), DATA),
     "own data": (steps(Own(0), Own(1)), steps(Own(0), Own(2)), DATA),
     "bound": (within(1.0), within(2.0),
-              r"constraint is Box\(.*\) as before, but its content has changed"),
+              r"constraint is Box\(.*\) as before, but its content has changed\. Set it back"),
     "group": (grouped(500), grouped(501), r"regularizer .* content has changed"),
     "regularizer": (own(OwnL1(0.1)), own(OwnL1(0.2)), FOREIGN),
 }  # fmt: skip

@@ -161,7 +161,9 @@ def test_a_repeated_run_says_which_inputs_have_changed(fedcon, written, command)
     assert "not with the inputs" not in ran(fedcon, *again, "same")
     Path("trace.csv").write_text("".join(reversed(TRACE)))
     words = f"FedAvg: not with the inputs of {first}: participation is .* but its content has cha"
-    assert re.search(words, ran(fedcon, *again, "reversed"))
+    said = ran(fedcon, *again, "reversed")
+    assert re.search(words, said)
+    assert "resume_key" not in said  # the rule is not one's own
     other = ran(fedcon, *again, "other", "--set", "participation.count=1")
     assert "not with the inputs" not in other  # as the command says
     Path("trace.csv").write_text("".join(TRACE))

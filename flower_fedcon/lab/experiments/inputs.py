@@ -87,7 +87,7 @@ def _changes(
     """Return what has changed since the run in a folder, apart from what a command has changed."""
     asked, now = (_inputs(one, index, digests) for one in (before, experiment))
     kept = {k: v for k, v in now.items() if asked.get(k) == v and k not in without}
-    return changed_inputs(folder, kept)
+    return changed_inputs(folder, kept, experiment.strategy(index)) if kept else {}
 
 
 def _inputs(experiment: Experiment, index: int, digests: dict[int, Digests]) -> Fingerprint:
