@@ -287,37 +287,23 @@ class FedConStrategy(FlowerStrategy[State]):
             )
         return mu
 
-    def _check_modulus(self) -> None:
-        """Raise if a strong convexity that is given is above the smoothness that clients state.
-
-        Raises
-        ------
-        ConfigError
-        """
-        setup, mu = self.setup, getattr(self, "strong_convexity", None)
-        if not isinstance(mu, float) or setup.estimated:
-            return
-        L = getattr(self, "smoothness", None) or setup.smoothness
-        if not L:  # unknown, or of constant objectives
-            return
-        L += getattr(self, "regularization", 0.0)
-        if mu > L * (1 + 1e-6):
-            raise ConfigError(
-                f"{self.title}: strong_convexity must be at most the smoothness L = {L:.6g}, got "
-                f"{mu!r}: no objective bends more than its L: give less, or leave it out for the "
-                f"clients' own"
-            )
-
     guesses_modulus: ClassVar[bool] = False
     """Whether `strong_convexity` may be above the clients' mu: a guess of a restricted one."""
 
     def cautions(self, setup: Setup) -> list[str]:
         """Return warnings about a run with this setup, before it begins."""
         texts, given = super().cautions(setup), getattr(self, "strong_convexity", None)
-        if not isinstance(given, float) or self.guesses_modulus:
+        if not isinstance(given, float):
             return texts
         mu, own = setup.strong_convexity, getattr(self, "regularization", 0.0)
-        if mu is not None and given > (mu + own) * (1 + 1e-6):
+        L = None if setup.estimated else getattr(self, "smoothness", None) or setup.smoothness
+        if L and given > (L + own) * (1 + 1e-6):  # not of constant objectives
+            texts.append(
+                f"strong_convexity={given:.6g} is above the smoothness L = {L + own:.6g}, which no "
+                f"mu exceeds, so its theory does not hold: give less, or leave it out for the "
+                f"clients' own"
+            )
+        elif mu is not None and not self.guesses_modulus and given > (mu + own) * (1 + 1e-6):
             texts.append(
                 f"strong_convexity={given:.6g} is above the clients' mu = {mu:.6g}, so its theory "
                 f"does not hold: give at most that"
@@ -393,7 +379,6 @@ class FedConStrategy(FlowerStrategy[State]):
                     f"{self.title} draws the number of its local steps, and takes no batch_order="
                     f"{self.batch_order!r}: leave it out"
                 )
-        bound._check_modulus()
         bound._settle()
         check_convexity(bound)  # again, since a path sets new regularizers
         bound.constants = bound.derive()

@@ -91,6 +91,10 @@ class FrankWolfe(Mirrored[State]):
                 'gradient="stochastic" and a batch_size, or neither'
             )
 
+    def minimises_mean(self) -> bool:
+        """Return False: it is F and a penalty, whose weight falls only with the rounds."""
+        return False
+
     @classmethod
     def favours_frequent(cls) -> bool:
         """Return False: x_bar is the mean of all x_i, also of clients that are away."""
