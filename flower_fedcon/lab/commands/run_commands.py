@@ -25,7 +25,8 @@ def run(arguments: RunArguments) -> None:
     from flower_fedcon.lab.experiments.inputs import say_what_changed
 
     experiment = arguments.experiment()
-    say_what_changed(arguments.file, experiment)
+    if not experiment.sweep:  # which this command does not play
+        say_what_changed(arguments.file, experiment)
     run_one(experiment, arguments.plan(experiment), arguments.tracking)
 
 
