@@ -177,9 +177,9 @@ class StackedTorch(Stack):
         return self._losses(x, np.arange(len(self._inputs)))
 
     def own_values(self, x: Array) -> Array:
-        """Return each client's value at its own point, or at one for all of shape (1, size)."""
+        """Return each client's value at its own point, or at one for all."""
         count = len(self._inputs)
-        return self._losses(np.broadcast_to(x, (count, *x.shape[1:])), np.arange(count))
+        return self._losses(np.broadcast_to(x, (count, x.shape[-1])), np.arange(count))
 
     def value_and_gradient(self, x: Array) -> tuple[Array, Array]:
         """Return both, from one pass."""
