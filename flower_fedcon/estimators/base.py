@@ -45,6 +45,7 @@ from flower_fedcon.regularizers import ElasticNet, Regularizer, WithIntercept
 from flower_fedcon.regularizers.rescaled import Entrywise
 from flower_fedcon.solvers.quadratic_models import hardly_apart
 from flower_fedcon.strategies.base import FedConStrategy
+from flower_fedcon.tables.columns import LARGEST_NUMBER
 from flower_fedcon.tables.ending.convergence import separated_by, separating
 from flower_fedcon.tables.families import family_of
 from flower_fedcon.tables.row_weights import (
@@ -65,7 +66,6 @@ from flower_fedcon.tables.statistics.estimates import DEBIASED
 from flower_fedcon.validation import Array, choice, expect_unmasked, float_array, real, total
 from flower_fedcon.wire.payloads import Payload
 
-_LARGEST = 1e45  # of outcomes: sums of squares stay within floating point, and exact
 _APPROACH = 10  # points on a path to the requested weight, for methods that need a near start
 
 
@@ -126,11 +126,11 @@ class FederatedEstimator(RandomEffects, BaseEstimator, FitSettings):  # type: ig
             )
         if checks.get("y_numeric"):
             sizes = np.abs(arrays[1][arrays[1] != 0])
-            if sizes.size and (sizes.max() > _LARGEST or sizes.max() < 1.0 / _LARGEST):
+            if sizes.size and (sizes.max() > LARGEST_NUMBER or sizes.max() < 1.0 / LARGEST_NUMBER):
                 raise ValueError(
                     f"y has values of {sizes.max():.3g}, whose squares leave the range of floating "
                     f"point: write it in another unit, so that its largest is from "
-                    f"{1.0 / _LARGEST:g} to {_LARGEST:g}"
+                    f"{1.0 / LARGEST_NUMBER:g} to {LARGEST_NUMBER:g}"
                 )
         return arrays
 

@@ -134,6 +134,23 @@ class LeastSquares(LinearModel):
         return 0.5 * self.scale / scores.shape[-1] * sums
 
 
+def signs(title: str, labels: Array) -> Array:
+    """Return labels that are all -1 or +1.
+
+    Raises
+    ------
+    ConfigError
+    """
+    wrong = labels[np.abs(labels) != 1]
+    if wrong.size:
+        zero_one = bool(np.isin(labels, (0, 1)).all())
+        raise ConfigError(
+            f"{title}(y) must be -1 or +1, got {wrong[0]:g}"
+            + (": pass 2 * y - 1 for labels 0 and 1" if zero_one else "")
+        )
+    return labels
+
+
 class LogisticRegression(LinearModel):
     """Mean of log(1 + exp(-y_i <a_i, x>)), plus l2/2 ||x||^2.
 
@@ -182,15 +199,7 @@ class LogisticRegression(LinearModel):
         super().__init__(A, y, l2, sample_weight=sample_weight, intercept=intercept)
 
     def _checked(self, targets: Any) -> Array:
-        labels = super()._checked(targets)
-        wrong = labels[np.abs(labels) != 1]
-        if wrong.size:
-            zero_one = bool(np.isin(labels, (0, 1)).all())
-            raise ConfigError(
-                f"LogisticRegression(y) must be -1 or +1, got {wrong[0]:g}"
-                + (": pass 2 * y - 1 for labels 0 and 1" if zero_one else "")
-            )
-        return labels
+        return signs("LogisticRegression", super()._checked(targets))
 
     @property
     def y(self) -> Array:

@@ -10,12 +10,20 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.objectives.losses import signs
 from flower_fedcon.objectives.rows import LinearModel
 from flower_fedcon.validation import Array
 
 
-class LeastAbsoluteDeviations(LinearModel):
+class Kinked(LinearModel):
+    """A loss that is linear between its kinks."""
+
+    def curvature(self, scores: Array, targets: Array) -> Array:
+        """Return zeros."""
+        return np.zeros_like(scores)
+
+
+class LeastAbsoluteDeviations(Kinked):
     """Mean of |<a_i, x> - b_i|, plus l2/2 ||x||^2: regression to conditional medians.
 
     It has no Lipschitz gradient: `smoothness` is None, and `gradient` returns a subgradient.
@@ -65,10 +73,6 @@ class LeastAbsoluteDeviations(LinearModel):
         slopes: Array = np.sign(scores - targets)
         return slopes
 
-    def curvature(self, scores: Array, targets: Array) -> Array:
-        """Return zeros."""
-        return np.zeros_like(scores)
-
     def usual_curvatures(self) -> Array:
         """Return 1 over the mean size of the targets, which are the residuals at 0."""
         sizes = np.abs(self.targets).mean(axis=-1, keepdims=True)
@@ -76,7 +80,7 @@ class LeastAbsoluteDeviations(LinearModel):
         return curvatures
 
 
-class SupportVectorMachine(LinearModel):
+class SupportVectorMachine(Kinked):
     """Mean of max(0, 1 - y_i <a_i, x>), plus l2/2 ||x||^2: the hinge loss of a linear classifier.
 
     It has no Lipschitz gradient: `smoothness` is None, and `gradient` returns a subgradient.
@@ -118,11 +122,7 @@ class SupportVectorMachine(LinearModel):
         super().__init__(A, y, l2, sample_weight=sample_weight, intercept=intercept)
 
     def _checked(self, targets: Any) -> Array:
-        labels = super()._checked(targets)
-        wrong = labels[np.abs(labels) != 1]
-        if wrong.size:
-            raise ConfigError(f"SupportVectorMachine(y) must be -1 or +1, got {wrong[0]:g}")
-        return labels
+        return signs("SupportVectorMachine", super()._checked(targets))
 
     def loss(self, scores: Array, targets: Array) -> Array:
         """Return max(0, 1 - y s)."""
@@ -133,10 +133,6 @@ class SupportVectorMachine(LinearModel):
         """Return -y where y s < 1, else 0."""
         slopes: Array = np.where(targets * scores < 1.0, -targets, np.zeros_like(targets))
         return slopes
-
-    def curvature(self, scores: Array, targets: Array) -> Array:
-        """Return zeros."""
-        return np.zeros_like(scores)
 
     def usual_curvatures(self) -> float:
         """Return 1/2: the loss falls by 1 from a score of 0 to the kink."""

@@ -35,11 +35,12 @@ class Box(ByValue, ConstraintSet):
     def __post_init__(self) -> None:
         for name in ("lower", "upper"):
             given = getattr(self, name)
-            if np.ndim(given) == 0 and isinstance(given, float) and np.isinf(given):
+            entries = np.asarray(given)
+            if entries.dtype.kind == "f" and (endless := entries[np.isinf(entries)]).size:
                 raise ConfigError(
-                    f"Box needs finite bounds, got {name} = {given:g}: methods for sets take steps "
-                    f"to its corners. Give a bound that the model does not reach, or for x >= 0 "
-                    f"alone the regularizer Nonnegative()"
+                    f"Box needs finite bounds, got {name} = {endless[0]:g}: methods for sets take "
+                    f"steps to its corners. Give a bound that the model does not reach, or for "
+                    f"x >= 0 alone the regularizer Nonnegative()"
                 )
             bound = float_array(f"Box({name})", given)
             object.__setattr__(self, name, float(bound) if bound.ndim == 0 else bound)

@@ -340,13 +340,20 @@ class FedConStrategy(FlowerStrategy[State]):
         """Return the class of its clients, which the registry finds by name."""
         return client_class(cls.name)
 
+    later: ClassVar[Mapping[str, Any]] = {
+        "privacy": None, "server_optimizer": None, "compression": None, "clip": None,
+        "batch_order": ORDERS[0],
+    }  # fmt: skip
+    """Arguments that earlier versions lack, with the values that leave a run as it was there.
+
+    With these values they are not in checkpoints, so that earlier runs can be resumed.
+    """
+
     def arguments(self) -> dict[str, Any]:
         """Return the hyperparameters, by argument name."""
         hidden = {"setup", "constants", "_draws", "_grid_run", "uses_num_rounds", "queries"}
         hidden |= {"inclusion"}
-        later = "privacy", "server_optimizer", "compression", "clip"  # for older runs' checkpoints
-        hidden |= {k for k in later if getattr(self, k, None) is None}
-        hidden |= {"batch_order"} if self.batch_order == ORDERS[0] else set()
+        hidden |= {k for k, usual in self.later.items() if getattr(self, k, None) == usual}
         return {k: v for k, v in vars(self).items() if k not in hidden}
 
     def bind(self, setup: Setup) -> Self:

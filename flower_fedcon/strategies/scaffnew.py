@@ -71,8 +71,8 @@ rates are derived again here, with psi.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Unpack
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Unpack
 
 import numpy as np
 
@@ -86,7 +86,6 @@ from flower_fedcon.validation import Array, choice, nonnegative, up_to_one
 from flower_fedcon.wire.payloads import Payload
 
 RULE = "rule"
-_PLAIN = "stop_probability", "refresh_probability"  # None in plain Scaffnew
 
 
 class ScaffnewState(NamedTuple):
@@ -153,6 +152,9 @@ class Scaffnew(RandomRounds[ScaffnewState]):
     needs_independent = "its server takes a prox of each round's mean, and adds up nothing"
     needs_everyone = "all clients share one coin"
 
+    later: ClassVar[Mapping[str, Any]] = {
+        **RandomRounds.later, "stop_probability": None, "refresh_probability": None,
+    }  # fmt: skip
     constants: ScaffnewConstants
 
     def __init__(
@@ -232,11 +234,6 @@ class Scaffnew(RandomRounds[ScaffnewState]):
             return min(1.0, 2 * float(self.client_lr) * mu)
         assert self.batch_size is not None  # noqa: S101  (the constructor's condition)
         return min(1.0, self.batch_size / max(info.num_examples for info in self.setup.clients))
-
-    def arguments(self) -> dict[str, Any]:
-        """Return the hyperparameters; of plain Scaffnew as in versions without options."""
-        values = super().arguments()
-        return {k: v for k, v in values.items() if v is not None or k not in _PLAIN}
 
     def initialize(self, x0: Array) -> ScaffnewState:
         """Start at x0."""

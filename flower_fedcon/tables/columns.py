@@ -33,7 +33,7 @@ from flower_fedcon.validation import Array
 
 _COMMA = re.compile(r"[+-]?[0-9]*,[0-9]+")
 _WHOLE = re.compile(r"[+-]?[0-9]+")
-_LARGEST = 1e45  # 10^10 squares of such numbers sum to less than a server's limit
+LARGEST_NUMBER = 1e45  # 10^10 squares of such numbers sum to less than a server's limit
 _DOMAINS = {  # of transforms
     "log": (0.0, "a number > 0"),
     "log1p": (-1.0, "a number > -1"),
@@ -344,7 +344,7 @@ class Columns:
             values = getattr(np, feature.transform)(values)
         if name in (*self.schema.names, self.schema.target):
             self._expect_usable(name, values, cells)
-            values = np.clip(values, -_LARGEST, _LARGEST) if self._cut else values
+            values = np.clip(values, -LARGEST_NUMBER, LARGEST_NUMBER) if self._cut else values
         transformed: Array = values
         return transformed
 
@@ -352,9 +352,9 @@ class Columns:
         """Refuse numbers whose squares would overflow; note whole numbers that lose digits."""
         with np.errstate(invalid="ignore"):
             after = ", after its transform" if name in self.schema.names else ""
-            expected = f"a number from -{_LARGEST:g} to {_LARGEST:g}{after}"
+            expected = f"a number from -{LARGEST_NUMBER:g} to {LARGEST_NUMBER:g}{after}"
             remedy = "correct the cell, or write the column in another unit"
-            self._expect(~(np.abs(values) > _LARGEST), name, expected, remedy)
+            self._expect(~(np.abs(values) > LARGEST_NUMBER), name, expected, remedy)
             long = np.flatnonzero(np.abs(self.numbers[name]) >= EXACT)
         for place in long.tolist():
             text = str(cells[place]).strip()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, Unpack
+from collections.abc import Mapping
+from typing import Any, ClassVar, TypeVar, Unpack
 
 from flower_fedcon.arrays import pick
 from flower_fedcon.server.windows import Window
@@ -30,6 +31,8 @@ class AmplifiedSteps(LocalSteps[State]):
         gamma > 0.
     """
 
+    later: ClassVar[Mapping[str, Any]] = {**LocalSteps.later, "window": 1, "amplification": 1.0}
+
     def __init__(
         self, *, window: int = 1, amplification: float = 1.0, **steps: Unpack[StepOptions]
     ) -> None:
@@ -41,13 +44,6 @@ class AmplifiedSteps(LocalSteps[State]):
     def windowed(self) -> bool:
         """Whether windows change anything."""
         return self.window > 1 or self.amplification != 1
-
-    def arguments(self) -> dict[str, Any]:
-        """Return the hyperparameters, without windows if they are the usual ones."""
-        values = super().arguments()
-        if self.window == 1 and self.amplification == 1:  # for older runs' checkpoints
-            del values["window"], values["amplification"]
-        return values
 
     def first_stage(self) -> int:
         """Return the number of rounds in the first stage of a race: whole windows."""

@@ -148,8 +148,7 @@ def estimates_of(
     try:
         names = np.array(prepared.entries(x.shape), dtype=object).reshape(x.shape)
         entries = (names if x.ndim == 1 else names[:, 1:]).reshape(-1).tolist()
-        ask, schema = partial(total_sums, server, engine), prepared.stated
-        kind = (schema.weight_kind if schema is not None else "") or FREQUENCY
+        ask, kind = partial(total_sums, server, engine), _kind_of_weights(server.setup, "errors")
         fit = estimates_at(ask, prepared.loss, method, entries, x, kind)
     except FedConError as error:  # it must not end a finished run
         return f"no standard errors: {error}"

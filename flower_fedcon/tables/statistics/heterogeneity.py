@@ -22,7 +22,6 @@ Ask = Callable[..., tuple[Mapping[str, Payload], Mapping[str, str]]]
 """(statistic, shapes, **arguments) -> the answers by site, and the reasons of sites without one."""
 _ROUNDS = 30  # iterations of Newton's method over the sites
 _SMALL = 1e-12  # a gain of a step in the deviance that ends the search
-_FLAT = 1e3 * float(np.finfo(np.float64).eps)  # times parameters: an eigenvalue that counts as 0
 _MISSED = 1e-7  # the part of a combination in the null space that is rounding
 _NAMED = 0.1  # relative to a direction's largest entry
 
@@ -262,34 +261,23 @@ def _alone(pooled: Estimates, told: Payload, units: Array) -> tuple[Array, Array
         fit = estimate(name, MODEL, pooled.names, values, told).mapped(units, pooled.names)
         return fit.values, fit.bse
     except ConfigError:
-        known, covariance = _known(told, len(values), units)
+        information = unpacked(told["information"], len(values))
+        covariance, rank = pseudo_inverse(information)
+        # A combination that is orthogonal to the null space stays itself on its complement.
+        missed = np.abs(units - units @ covariance @ information)
+        lengths = np.sqrt(np.diag(information))
+        size = np.where(lengths > 0, lengths, 1.0)
+        known = (missed / size).max(axis=1) <= _MISSED * (np.abs(units) / size).max(axis=1)
         if not known.any():
             raise
     n, _, deviance, *_, own = told["numbers"].tolist()
-    left = n - own - np.linalg.matrix_rank(covariance, hermitian=True)
+    left = n - own - rank
     if family_of(name).scale == RESIDUAL:
         if not left > 0:
             raise ConfigError(f"{n:g} rows are too few for a fit to them alone")
         covariance = covariance * (deviance / left)
     errors = np.sqrt(np.diag(units @ covariance @ units.T))
     return np.where(known, units @ values, np.nan), np.where(known, errors, np.nan)
-
-
-def _known(told: Payload, size: int, units: Array) -> tuple[Array, Array]:
-    """Return which combinations of coefficients a singular information determines, and its inverse.
-
-    They are those orthogonal to its null space, on whose complement the inverse is taken.
-    """
-    information = unpacked(told["information"], size)
-    lengths = np.sqrt(np.diag(information))
-    lengths[lengths == 0] = 1.0
-    values, vectors = np.linalg.eigh(information / lengths / lengths[:, None])
-    flat = values <= _FLAT * len(values)
-    inverse = np.where(flat, 0.0, 1.0 / np.where(flat, 1.0, values))
-    covariance = (vectors * inverse) @ vectors.T / lengths / lengths[:, None]
-    combined = units / lengths
-    missed = np.linalg.norm(combined @ vectors[:, flat], axis=1)
-    return missed <= _MISSED * np.linalg.norm(combined, axis=1), covariance
 
 
 def _against_own(ask: Ask, pooled: Estimates, x: Array) -> tuple[Array, Array]:

@@ -187,17 +187,18 @@ def fit_squared(
     null = _Profile(names, x, ask("variance_ratio", shapes, x, ratio=0.0), 0.0, reml)
     expect_groups(null.groups, null.n)
     start, family = np.array([math.log(_START)]), family_of("squared")
-    best, exchanges, left = _climb(
-        lambda theta: told(theta).point(theta), start, ("log sd",), family.far,
-        family.endless, tol, most,
-    )  # fmt: skip
+
+    def climbed(theta: Array, most: int) -> tuple[_Point, int, float]:
+        return _climb(
+            lambda theta: told(theta).point(theta), theta, ("log sd",), family.far,
+            family.endless, tol, most,
+        )  # fmt: skip
+
+    best, exchanges, left = climbed(start, most)
     if left > tol and exchanges < most:
         # Groups far apart have left few digits of the residuals at x: go on from a nearer model.
         x = x + _Profile(names, x, best.sums, math.exp(2.0 * float(best.theta[0])), reml).change
-        best, more, left = _climb(
-            lambda theta: told(theta).point(theta), best.theta, ("log sd",), family.far,
-            family.endless, tol, most - exchanges,
-        )  # fmt: skip
+        best, more, left = climbed(best.theta, most - exchanges)
         exchanges += more
     r = math.exp(2.0 * float(best.theta[0]))
     at = null if best.flat else _Profile(names, x, best.sums, r, reml)
