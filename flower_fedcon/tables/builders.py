@@ -25,11 +25,13 @@ from flower_fedcon.tables.conspicuous import check_comparable
 from flower_fedcon.tables.dealing import dealt_out
 from flower_fedcon.tables.noisy_sums import PrivateTable
 from flower_fedcon.tables.read import SAID, log_notes, read_clients
+from flower_fedcon.tables.repeated_rows import same_rows
 from flower_fedcon.tables.schema import COMMON, RANDOM
 from flower_fedcon.tables.statistics.estimates import DEBIASED
 from flower_fedcon.tables.statistics.heterogeneity import check_heterogeneity
 from flower_fedcon.tables.statistics.site_sums import METHODS
-from flower_fedcon.tables.survey import collinear, same_rows, scales_of_outcomes
+from flower_fedcon.tables.survey import codes_as_numbers, collinear, scales_of_outcomes
+from flower_fedcon.tables.turned_round import turned_round
 from flower_fedcon.validation import Array, choice, count, nonnegative
 
 _WORK = 1e9  # multiplications spent on collinear columns: half a second
@@ -233,6 +235,8 @@ def prepared_problem(
     if privacy is None:  # remarks on rows are exact, which private ones must not be
         more = (
             *scales_of_outcomes(names, clients),
+            *codes_as_numbers(clients),
+            *turned_round(names, clients, preparation),
             *same_rows(names, clients),
             *collinear(clients, preparation, work=_WORK),
         )

@@ -18,6 +18,7 @@ from flower_fedcon.tables.marks import (
     boolean_in,
     canonical,
     folded,
+    is_id,
     looks_missing,
     number_in,
     opposite,
@@ -27,6 +28,7 @@ from flower_fedcon.tables.marks import (
 from flower_fedcon.tables.misfits import DataError, Misfit
 from flower_fedcon.tables.preparation import WEIGHTS
 from flower_fedcon.tables.raw_cells import Cells
+from flower_fedcon.tables.repeated_rows import repeated
 from flower_fedcon.tables.schema import Feature, Schema
 from flower_fedcon.tables.table import Table
 from flower_fedcon.validation import Array
@@ -64,6 +66,8 @@ class Columns:
         For each column of categories: how often each text occurs in it, as written in the file.
     numbers : dict of array, shape (m,)
         For each numeric column its values before any transform; NaN where a value is missing.
+    repeated : tuple of str
+        Remarks on rows that have the identifier of another row.
     incomplete : dict of int
         For each column: how many of the rows that a schema of complete cases leaves out lack its
         value.
@@ -81,6 +85,7 @@ class Columns:
         self.counts: dict[str, dict[str, int]] = {}
         self.numbers: dict[str, Array] = {}
         self.incomplete: dict[str, int] = {}
+        self.repeated: tuple[str, ...] = ()
         self._known: Mapping[str, Sequence[str]] = {}
 
     def table(
@@ -156,8 +161,16 @@ class Columns:
             span = f"a sum from {least:g} to {most:g}"
             remedy = "multiply the weights of all clients by one number"
             raise DataError.of(self._path, [Misfit(schema.weight, 0, found, span, remedy)])
+        if outcome and not self._cut and not schema.sparse:
+            self.repeated = self._repeated(table, weights)
         self._cells = {}
         return table
+
+    def _repeated(self, table: Table, weights: Array | None) -> tuple[str, ...]:
+        """Return remarks on identifiers; rows of weight 0 do not count."""
+        counted = slice(None) if weights is None else np.flatnonzero(weights)
+        ids = {name: cells[counted] for name, cells in self._cells.items() if is_id(name)}
+        return tuple(repeated(table, ids, self._rows[counted]))
 
     def _without_zeros(self, table: Table, weights: Array) -> Table:
         """Return the rows whose weight is not 0: the others count nowhere."""

@@ -21,6 +21,12 @@ _MISSING = {
     "n/a", "na", "n.a.", "#n/a", "nan", "null", "none", "nil", "missing", "<na>", "unknown", "unk",
     "nd", "n.d.", ".", "..", "-", "--", "*", "?", "not available", "not known",
 }  # fmt: skip
+_ID = re.compile(
+    r"(^|[^a-z])((|[cpsu]|[bcdfghj-np-tv-z]{2})id|ids|key|[gu]uid|mrn"
+    r"|(u?subj(ect)?|pat(ient)?|pers(on)?|participant|case|record)[ _.-]*(id|key|code|nr|no|num(ber)?)"
+    r"|subject|patient|person|participant)$"
+)
+_CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _SPELLINGS = {"true": True, "t": True, "yes": True, "y": True, "1": True,
               "false": False, "f": False, "no": False, "n": False, "0": False}  # fmt: skip
 _PAIRS = {"true": "false", "t": "f", "yes": "no", "y": "n", "1": "0"}
@@ -173,3 +179,14 @@ def fills_in(value: float) -> bool:
     """
     digits = f"{abs(value):.10g}".replace(".", "")
     return set(digits) in ({"9"}, {"8"}, {"7"}) and (len(digits) > 1 or value < 0)
+
+
+def is_id(name: str) -> bool:
+    """Return whether a column has the name of an identifier.
+
+    >>> [is_id(name) for name in ("id", "patient_id", "PatientID", "Subject No", "subjid", "mrn")]
+    [True, True, True, True, True, True]
+    >>> [is_id(name) for name in ("uric_acid", "cases", "covid", "paid", "monkey")]
+    [False, False, False, False, False]
+    """
+    return bool(_ID.search(_CAMEL.sub("_", name.strip()).casefold()))

@@ -34,7 +34,7 @@ For the pooled line sites send score and information, 7 numbers, at each step of
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -49,6 +49,7 @@ from flower_fedcon.tables.families.link_functions import bounded
 from flower_fedcon.tables.held_out import HeldOut
 from flower_fedcon.tables.noisy_quality import NOISY_BINS, area_error, as_binned
 from flower_fedcon.tables.small_cells import is_few
+from flower_fedcon.tables.turned_round import OPPOSITE, may_be_turned, turned_in_words
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
@@ -474,8 +475,30 @@ class Quality:
                 each.append(f"together {pooled[name]:.4f}{also}")
             if each:
                 sentences.append(f"{words}: {', '.join(each)}")
+        sentences += self._turned
         sentences += [f"not known: {what}: {why}" for what, why in self.absent.items()]
         return sentences
+
+
+    @property
+    def _turned(self) -> Iterator[str]:
+        """Yield a remark if a site's AUC is as far below 1/2 as its share of events is opposite."""
+        known = {name: one for name, one in self.sites.items() if "events" in one and "auc" in one}
+        turned = {}
+        for name, one in known.items():
+            rows, events = one["rows"], one["events"]
+            others = [other for place, other in known.items() if place != name]
+            if not others or not 0 < events < rows:
+                continue
+            error = math.sqrt((rows + 1) / (12 * events * (rows - events)))
+            elsewhere = sum(o["events"] for o in others) / sum(o["rows"] for o in others)
+            below = one["auc"] - 0.5 < OPPOSITE * error
+            if below and may_be_turned(events / rows, rows, elsewhere):
+                turned[name] = events / rows
+        rest = [one for name, one in known.items() if name not in turned]
+        if turned and rest:
+            elsewhere = sum(o["events"] for o in rest) / sum(o["rows"] for o in rest)
+            yield turned_in_words(list(turned), list(turned.values()), elsewhere)
 
 
 _NO_LINE = "there is no calibration line: the predictions separate the outcomes, or are all alike"

@@ -20,6 +20,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from flower_fedcon.errors import MissingExtraError, needing, printable
+from flower_fedcon.tables.marks import is_id
 from flower_fedcon.tables.misfits import DataError, Misfit
 
 SPARSE = (".svm", ".svmlight", ".libsvm")
@@ -67,8 +68,12 @@ class Cells:
         return replace(self, columns=columns, rows=self.rows[places])
 
 
-def read_cells(path: Path, wanted: Sequence[str] | None, *, cut: bool = False) -> Cells:
+def read_cells(
+    path: Path, wanted: Sequence[str] | None, *, cut: bool = False, identifiers: bool = False
+) -> Cells:
     """Return the wanted columns of a file, without those that it lacks; all of them for None.
+
+    With `identifiers` columns whose names are those of identifiers are read, too.
 
     With `cut` no row decides whether a file can be read: each line of a text is a row, whatever
     quotes it has, and one with more or fewer cells than the header has no value in any column. A
@@ -91,7 +96,7 @@ def read_cells(path: Path, wanted: Sequence[str] | None, *, cut: bool = False) -
         suffixes = ", ".join([*readers, *SPARSE])
         saved = ": save it as CSV UTF-8" if suffix in _SPREADSHEETS else ""
         raise DataError(f"{path}: found {kind}, expected {suffixes}{saved}")
-    cells: Cells = opened(path, lambda: readers[suffix](path, wanted, cut=cut))
+    cells: Cells = opened(path, lambda: readers[suffix](path, wanted, cut=cut, ids=identifiers))
     return cells
 
 
@@ -136,8 +141,10 @@ def opened(path: Path, read: Callable[[], Any]) -> Any:
         ) from None
 
 
-def _places(path: Path, names: Sequence[str], wanted: Sequence[str] | None) -> dict[str, int]:
-    """Return the places of the wanted columns."""
+def _places(
+    path: Path, names: Sequence[str], wanted: Sequence[str] | None, ids: bool = False
+) -> dict[str, int]:
+    """Return the places of the wanted columns, and of identifiers."""
     if wanted is None:  # a name that occurs again with a sign that no name has
         return {name + "\0" * names[:j].count(name): j for j, name in enumerate(names)}
     by_name: dict[str, int] = {}
@@ -152,6 +159,10 @@ def _places(path: Path, names: Sequence[str], wanted: Sequence[str] | None) -> d
             by_name[name] = places[0]
     if twice:
         raise DataError.of(path, twice)
+    if ids and by_name:
+        by_name |= {
+            name: j for j, name in enumerate(names) if names.count(name) == 1 and is_id(name)
+        }
     return by_name
 
 
@@ -162,7 +173,9 @@ def _numbered(path: Path, names: Sequence[str], columns: dict[str, Any], rows: i
 # --- text --------------------------------------------------------------------------------------
 
 
-def _csv(path: Path, wanted: Sequence[str] | None, *, cut: bool = False) -> Cells:
+def _csv(
+    path: Path, wanted: Sequence[str] | None, *, cut: bool = False, ids: bool = False
+) -> Cells:
     """Return the cells of a file of text."""
     open_: Any = gzip.open if path.name.lower().endswith(".gz") else open
     errors = "replace" if cut else "strict"
@@ -180,7 +193,7 @@ def _csv(path: Path, wanted: Sequence[str] | None, *, cut: bool = False) -> Cell
             if header is None:
                 raise DataError(f"{path}: it cannot be read: it is empty; write a header line")
             names = [name.strip() for name in header]
-            places = _places(path, names, wanted)
+            places = _places(path, names, wanted, ids)
             if not places:
                 second: list[str] = next((row for row in reader if not _is_blank(row)), [])
                 shown = delimiter.join(header)
@@ -291,7 +304,9 @@ def _misshapen(
 # --- arrays ------------------------------------------------------------------------------------
 
 
-def _parquet(path: Path, wanted: Sequence[str] | None, *, cut: bool = False) -> Cells:
+def _parquet(
+    path: Path, wanted: Sequence[str] | None, *, cut: bool = False, ids: bool = False
+) -> Cells:
     """Return the cells of a Parquet file, including an index that pandas has saved."""
     with needing("Parquet files are read by pyarrow", "tables"):
         import pyarrow as pa
@@ -299,7 +314,7 @@ def _parquet(path: Path, wanted: Sequence[str] | None, *, cut: bool = False) -> 
 
     file = pq.ParquetFile(path)
     names = [str(name).strip() for name in file.schema_arrow.names]
-    places = _places(path, names, wanted)
+    places = _places(path, names, wanted, ids)
     table = file.read(columns=[file.schema_arrow.names[j] for j in places.values()])
     columns = {}
     for name, column in zip(places, table.columns, strict=True):
@@ -310,7 +325,9 @@ def _parquet(path: Path, wanted: Sequence[str] | None, *, cut: bool = False) -> 
     return _numbered(path, names, columns, file.metadata.num_rows)
 
 
-def _npz(path: Path, wanted: Sequence[str] | None, *, cut: bool = False) -> Cells:
+def _npz(
+    path: Path, wanted: Sequence[str] | None, *, cut: bool = False, ids: bool = False
+) -> Cells:
     """Return a file's columns: its arrays of one axis."""
     with np.load(path, allow_pickle=False) as content:
         raw = list(content.files)
@@ -320,7 +337,7 @@ def _npz(path: Path, wanted: Sequence[str] | None, *, cut: bool = False) -> Cell
         raise ValueError("its arrays must be columns, with one axis each and of one length")
     names = [name.strip() for name in raw]
     columns = {}
-    for name, j in _places(path, names, wanted).items():
+    for name, j in _places(path, names, wanted, ids).items():
         array = arrays[j]
         columns[name] = array if array.dtype.kind in "fiu" else _values(array.tolist, array, cut)
     return _numbered(path, names, columns, *lengths)

@@ -223,7 +223,8 @@ def _dense(path: Path, schema: Schema, also: tuple[str, ...]) -> Cells:
             "columns in [features]"
         )
     cut = _cut.get()
-    return with_points(read_cells(path, [*schema.columns, *also], cut=cut), schema, cut=cut)
+    cells = read_cells(path, [*schema.columns, *also], cut=cut, identifiers=not cut)
+    return with_points(cells, schema, cut=cut)
 
 
 def _sparse(path: Path, schema: Schema) -> Columns:

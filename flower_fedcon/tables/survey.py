@@ -11,9 +11,9 @@ import csv
 import io
 import math
 import re
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -27,19 +27,21 @@ from flower_fedcon.tables.conspicuous import (
     scales,
 )
 from flower_fedcon.tables.design import of_quantiles
-from flower_fedcon.tables.marks import DATE, canonical, fills_in, number_in
+from flower_fedcon.tables.marks import DATE, canonical, fills_in, is_id, number_in
 from flower_fedcon.tables.own_files import SURVEY
 from flower_fedcon.tables.preparation import Preparation, agree, conclude
+from flower_fedcon.tables.repeated_rows import same_rows
 from flower_fedcon.tables.schema import Feature, Schema
 from flower_fedcon.tables.table import SPREAD, SUMMARY, Table
+from flower_fedcon.tables.turned_round import turned_round
 from flower_fedcon.validation import Array
 
 _WORK = 1e11  # multiplications: half a minute
 _FAR = 100.0
+_SEVERAL = 5  # values: with fewer a negative one is not taken for a code
+_LOWER = 2.0  # rows below a value, of which one is expected if the frequencies have one peak
+_CODES = 3, 7  # so many whole numbers, below 10, may be codes of categories
 _FEW = 20  # with fewer values a column is not taken for an identifier
-_DISTINCT = 0.9  # from this share of distinct rows on, equal rows are not due to chance
-_SHARED = 0.5  # a remark follows if another client holds this share of the rows
-_ID = re.compile(r"(^|[^a-z])(id|[a-z]{0,2}id|ids|key)$")
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,6 +129,7 @@ def survey(clients: Sequence[Client], least: int = 1) -> Survey:
     findings += conspicuous_values(schema, names, first, told, spread)
     findings += scales_of_outcomes(names, [client.table for client in clients])
     findings += [f"{c.name}: {line}" for c in clients for line in seen_in_rows(c.columns)]
+    findings += codes_as_numbers([client.table for client in clients])
     findings += _taken_as_one(clients)
     findings += _too_rare(clients, least)
     findings += _decided(clients)
@@ -149,6 +152,7 @@ def survey(clients: Sequence[Client], least: int = 1) -> Survey:
                 why = "constant up to rounding"
             findings.append(f"column {column!r} is {why} over all clients, and is left out")
         tables = [client.table for client in clients]
+        findings += turned_round(names, tables, preparation)
         findings += filter(None, [_unsought(tables, preparation, _WORK)])
         findings += collinear(tables, preparation)
     lines = [line for column in schema.columns for line in _lines(column, clients, told)]
@@ -234,6 +238,38 @@ def scales_of_outcomes(names: Sequence[str], tables: Sequence[Table]) -> Iterato
         yield from scales(Feature(column), names, sizes, sums, squares, mean)
 
 
+def codes_as_numbers(tables: Sequence[Table]) -> Iterator[str]:
+    """Yield the numeric features that may be categories: a few small whole numbers at all clients.
+
+    Numbers from 0 on whose frequencies have one peak may be counts, or a score. A feature whose
+    schema states a range, or uses it in a spline or a polynomial, is meant as a number.
+
+    Parameters
+    ----------
+    tables : sequence of Table
+        Tables of one schema; on a node its own.
+    """
+    schema = tables[0].schema
+    bent = {factor.feature for term in schema.design for factor in term.factors if factor.basis}
+    for j, feature in enumerate(schema.numeric):
+        if feature.range or feature.transform != "none" or feature.name in bent:
+            continue
+        values = np.concatenate([table.numeric[:, j] for table in tables])
+        distinct, counts = np.unique(values[~np.isnan(values)], return_counts=True)
+        few = _CODES[0] <= len(distinct) <= _CODES[1] and counts.sum() >= _FEW
+        if not few or distinct[0] < 0 or distinct[-1] >= 10 or (distinct % 1).any():
+            continue
+        steps = np.diff(counts.astype(float))
+        rises = steps[np.abs(steps) > 2.0 * np.sqrt(counts[1:] + counts[:-1])] > 0  # not by chance
+        if distinct[0] == 0 and not (rises[1:] & ~rises[:-1]).any():
+            continue
+        said = ", ".join(f"{value:g}" for value in distinct)
+        yield (
+            f"column {feature.name!r}: its values are {said}, and one slope is fitted to them: if "
+            f'they are codes, write type = "categorical"; if numbers, a range'
+        )
+
+
 def seen_in_rows(columns: Columns) -> Iterator[str]:
     """Yield remarks on one client's columns of numbers.
 
@@ -242,16 +278,22 @@ def seen_in_rows(columns: Columns) -> Iterator[str]:
     columns : Columns
         The columns; `table` must have been called.
     """
+    yield from columns.repeated
     for column, values in columns.numbers.items():
         filled = values[~np.isnan(values)]
         distinct, counts = np.unique(filled, return_counts=True)
         rows = dict(zip(distinct.tolist(), counts.tolist(), strict=True))
+        remedy = "add it to missing in the schema"
+        if column not in columns.schema.names:
+            remedy = "remove these rows, since no target, time or weight may be missing"
+        for value in _negative_codes(rows):
+            yield (
+                f"column {column!r}: {value:g} ({rows[value]} rows) is the only negative value: if "
+                f"it stands for a missing value, {remedy}"
+            )
         for value, rest in _far_out(distinct.tolist()):
             where = f"column {column!r}: {value:g} ({rows[value]} rows)"
             if fills_in(value):
-                remedy = "add it to missing in the schema"
-                if column not in columns.schema.names:
-                    remedy = "remove these rows, since no target, time or weight may be missing"
                 yield f"{where}: if it stands for a missing value, {remedy}"
             else:
                 yield (
@@ -294,18 +336,55 @@ def _far_out(values: list[float]) -> Iterator[tuple[float, list[float]]]:
     --------
     >>> [value for value, _ in _far_out([-999.0, 18.0, 20.5, 30.0, 9999.0])]
     [-999.0, 9999.0]
+    >>> [value for value, _ in _far_out([-99.0, -88.0, 0.0, 1.0])]
+    [-99.0, -88.0]
     """
+    others = [value for value in values if value >= 0 or not fills_in(value)]
     for step in (1, -1):
         rest = values[::step]
         while len(rest) > 1:
             value, rest = rest[0], rest[1:]
             gap, reach = abs(rest[0] - value), abs(rest[-1] - rest[0])
             nines = fills_in(value)
-            below = nines and value < 0 <= min(rest)
+            below = nines and value < 0 <= min(others, default=-1.0)
             beyond = len(rest) > 2 and gap > reach * (1.0 if nines else _FAR) > 0
             if not (below or beyond):
                 break
             yield value, sorted(rest)
+
+
+def _negative_codes(rows: Mapping[float, int]) -> Iterator[float]:
+    """Yield a negative whole number that seems to be a code: the only one, in several rows.
+
+    All others are from 0 on. It is no code if it continues them: it lies no further from them than
+    they from each other, it is rarer than the next one, which is not the most frequent, and so rare
+    that the lack of still lower ones is no wonder.
+
+    Parameters
+    ----------
+    rows : dict
+        The number of rows by value, ascending.
+
+    Examples
+    --------
+    >>> visits = {0.0: 60, 1.0: 25, 2.0: 12, 3.0: 8, 4.0: 4, 5.0: 1}
+    >>> list(_negative_codes({-1.0: 9} | visits))
+    [-1.0]
+    >>> degrees = {0.0: 4, 1.0: 9, 2.0: 15, 3.0: 12, 4.0: 8, 5.0: 5}
+    >>> list(_negative_codes({-1.0: 2} | degrees)), list(_negative_codes({-4.0: 2} | degrees))
+    ([], [-4.0])
+    """
+    value, *others = rows or [0.0]
+    if not -10 < value < 0 or value != int(value) or fills_in(value) or rows[value] < 2:
+        return
+    if len(others) < _SEVERAL or others[0] < 0 or sum(rows.values()) < _FEW:
+        return
+    gap = max(b - a for a, b in pairwise(others[:_SEVERAL]))
+    nearest = others[0]
+    continued = others[0] - value <= gap and rows[value] <= rows[nearest]
+    ends = rows[value] ** 2 < _LOWER * rows[nearest] < _LOWER * max(rows[v] for v in others)
+    if not (continued and ends):
+        yield value
 
 
 def _counts_rows(column: str, known: Array, distinct: Array) -> bool:
@@ -313,7 +392,7 @@ def _counts_rows(column: str, known: Array, distinct: Array) -> bool:
     if len(known) < _FEW or len(distinct) < len(known) or (known != np.floor(known)).any():
         return False
     consecutive = distinct[-1] - distinct[0] == len(distinct) - 1
-    return bool(consecutive) or bool(_ID.search(column.lower()))
+    return bool(consecutive) or is_id(column)
 
 
 def _measured(marks: Sequence[str]) -> bool:
@@ -383,60 +462,6 @@ def _taken_as_one(clients: Sequence[Client]) -> Iterator[str]:
         said = [" and ".join(map(repr, group)) for group in texts.values() if len(group) > 1]
         if said:
             yield f"column {column!r}: taken as one: {first_few(said)}"
-
-
-def same_rows(names: Sequence[str], tables: Sequence[Table]) -> Iterator[str]:
-    """Yield the clients that hold rows of others, in any order, or their own rows repeatedly.
-
-    Parameters
-    ----------
-    names : sequence of str
-    tables : sequence of Table
-        Tables of one schema.
-    """
-    same: dict[bytes, list[str]] = {}
-    held, counts = [], []
-    for name, table in zip(names, tables, strict=True):
-        keys, times = np.unique(_keys(table), return_counts=True)
-        held.append(keys)
-        counts.append(times)
-        same.setdefault(keys.tobytes() + times.tobytes(), []).append(name)
-        if len(keys) >= _FEW and times[0] > 1 and (times == times[0]).all():
-            yield f"each row occurs {times[0]} times at {name}: are rows counted repeatedly?"
-    for group in same.values():
-        if len(group) > 1:
-            yield f"{first_few(group)} hold exactly the same rows"
-    alike = {name: group[0] for group in same.values() for name in group}
-    owners = np.repeat(np.arange(len(held)), [len(keys) for keys in held])
-    whole = np.concatenate(held)
-    order = np.argsort(whole, kind="stable")
-    places = np.flatnonzero(np.diff(whole[order]) == 0)
-    pairs = zip(owners[order[places]].tolist(), owners[order[places + 1]].tolist(), strict=True)
-    for pair, shared in Counter(pairs).items():
-        fewer, more = sorted(pair, key=lambda client: len(held[client]))
-        rows = int(counts[fewer].sum())
-        # If few values are possible, rows are equal by chance, even within a client.
-        distinct = len(held[fewer]) >= _DISTINCT * rows
-        if rows < _FEW or not distinct or shared < _SHARED * rows:
-            continue
-        if alike[names[fewer]] != alike[names[more]]:
-            yield (
-                f"{shared} of the {rows} rows of {names[fewer]} are also held by {names[more]}: "
-                f"are they counted twice?"
-            )
-
-
-def _keys(table: Table) -> Array:
-    """Return a number for each row, equal for equal rows."""
-    if table.sparse is not None:
-        return np.array([hash(table.resume_key)])
-    rows = len(table.targets)
-    weights = np.empty((rows, 0)) if table.weights is None else table.weights[:, None]
-    parts = (table.numeric, table.targets.reshape(rows, -1), weights)
-    numbers = np.ascontiguousarray(np.concatenate(parts, axis=1)) + 0.0
-    texts = numbers.view(np.dtype((np.void, numbers.itemsize * numbers.shape[1]))).ravel().tolist()
-    marks = map(tuple, table.categories.tolist())
-    return np.fromiter(map(hash, zip(texts, marks, strict=True)), dtype=np.int64, count=rows)
 
 
 def collinear(

@@ -1,0 +1,116 @@
+"""Rows that occur again: at another client, within a file, or with the identifier of another row."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from flower_fedcon.errors import first_few
+from flower_fedcon.tables.marks import text_of
+from flower_fedcon.tables.site_rows import SiteRows
+from flower_fedcon.validation import Array
+
+_FEW = 20  # with fewer rows, or values, nothing is said
+_DISTINCT = 0.9  # from this share of distinct rows on, equal rows are not due to chance
+_SHARED = 0.5  # a remark follows if another client holds this share of the rows
+_EACH = 10  # rows of one value: with more, on average, a column groups rows, such as by ward
+
+
+def same_rows(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[str]:
+    """Yield the clients that hold rows of others, in any order, or their own rows repeatedly.
+
+    Parameters
+    ----------
+    names : sequence of str
+    tables : sequence of SiteRows
+        Rows of one schema.
+    """
+    same: dict[bytes, list[str]] = {}
+    held, counts = [], []
+    for name, table in zip(names, tables, strict=True):
+        keys, times = np.unique(_keys(table), return_counts=True)
+        held.append(keys)
+        counts.append(times)
+        same.setdefault(keys.tobytes() + times.tobytes(), []).append(name)
+        if len(keys) >= _FEW and times[0] > 1 and (times == times[0]).all():
+            yield f"each row occurs {times[0]} times at {name}: are rows counted repeatedly?"
+    for group in same.values():
+        if len(group) > 1:
+            yield f"{first_few(group)} hold exactly the same rows"
+    alike = {name: group[0] for group in same.values() for name in group}
+    owners = np.repeat(np.arange(len(held)), [len(keys) for keys in held])
+    whole = np.concatenate(held)
+    order = np.argsort(whole, kind="stable")
+    places = np.flatnonzero(np.diff(whole[order]) == 0)
+    pairs = zip(owners[order[places]].tolist(), owners[order[places + 1]].tolist(), strict=True)
+    for pair, shared in Counter(pairs).items():
+        fewer, more = sorted(pair, key=lambda client: len(held[client]))
+        rows = int(counts[fewer].sum())
+        # If few values are possible, rows are equal by chance, even within a client.
+        distinct = len(held[fewer]) >= _DISTINCT * rows
+        if rows < _FEW or not distinct or shared < _SHARED * rows:
+            continue
+        if alike[names[fewer]] != alike[names[more]]:
+            yield (
+                f"{shared} of the {rows} rows of {names[fewer]} are also held by {names[more]}: "
+                f"are they counted twice?"
+            )
+
+
+def _keys(table: SiteRows) -> Array:
+    """Return a number for each row, equal for equal rows."""
+    if table.sparse is not None:
+        return np.array([hash(table.resume_key)])
+    rows = len(table.targets)
+    weights = np.empty((rows, 0)) if table.weights is None else table.weights[:, None]
+    parts = (table.numeric, table.targets.reshape(rows, -1), weights)
+    numbers = np.ascontiguousarray(np.concatenate(parts, axis=1)) + 0.0
+    texts = numbers.view(np.dtype((np.void, numbers.itemsize * numbers.shape[1]))).ravel().tolist()
+    marks = map(tuple, table.categories.tolist())
+    return np.fromiter(map(hash, zip(texts, marks, strict=True)), dtype=np.int64, count=rows)
+
+
+def repeated(
+    table: SiteRows, identifiers: Mapping[str, Sequence[Any]], numbers: Any
+) -> Iterator[str]:
+    """Yield the identifiers that tell of rows which occur again in one client's file.
+
+    Their rows are equal in all columns of the schema, and are counted repeatedly; or they differ,
+    as those of a patient's visits, which are no independent rows.
+
+    Parameters
+    ----------
+    table : SiteRows
+    identifiers : dict
+        The cells of columns that have the name of an identifier.
+    numbers : array of int, shape (m,)
+        The rows' numbers in the file.
+    """
+    missing, keys = {"", *table.schema.missing}, None
+    for name, cells in identifiers.items():
+        texts = [(text_of(cell) or "").strip() for cell in cells]
+        there = np.array([place for place, text in enumerate(texts) if text not in missing], int)
+        distinct, codes = np.unique(np.array(texts, str)[there], return_inverse=True)
+        if not _FEW <= len(distinct) < len(there) <= _EACH * len(distinct):
+            continue
+        keys = _keys(table) if keys is None else keys
+        order = there[np.argsort(codes, kind="stable")]
+        own, alike = np.sort(codes), keys[order]
+        again = np.flatnonzero(own[1:] == own[:-1])  # rows beside the one before of this value
+        equal = again[alike[again + 1] == alike[again]]
+        first, second = (numbers[order[[equal[0], equal[0] + 1]]] if len(equal) else (0, 0))
+        if len(equal) >= _DISTINCT * len(again):
+            yield (
+                f"{len(equal)} rows have the {name!r} and all values of another row, such as rows "
+                f"{first} and {second}: are they counted twice?"
+            )
+        elif not table.schema.cluster:
+            most = int(np.bincount(own).max())
+            yield (
+                f"column {name!r}: {len(there)} rows have {len(distinct)} values, one of them in "
+                f"{most} rows: rows of one patient, or other unit, are not independent. Name it as "
+                f'the cluster, for inference = "cluster"'
+            )

@@ -1,0 +1,98 @@
+"""Clients whose events seem to be coded the other way round: their share and effects are opposite.
+
+Rows in one process show it by correlations of columns with the outcome. On nodes held-out rows do,
+if a site sends its AUC; see `flower_fedcon.tables.quality`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from flower_fedcon.tables.preparation import Preparation
+from flower_fedcon.tables.site_rows import SiteRows
+from flower_fedcon.validation import Array
+
+OPPOSITE = -4.0
+"""The standard score at which an association is opposite to that of the others."""
+_FEW = 20  # rows: with fewer nothing is said
+
+
+def turned_round(
+    names: Sequence[str], tables: Sequence[SiteRows], preparation: Preparation
+) -> Iterator[str]:
+    """Yield a remark on the clients whose events seem to be coded the other way round.
+
+    Each client's columns are weighted by the others' mean correlation with the outcome, every
+    client alike. If this sum is associated with the outcome the other way round there, and the
+    share of events is no nearer to the others' than its opposite, the client is named.
+
+    Parameters
+    ----------
+    names : sequence of str
+    tables : sequence of SiteRows
+        Tables of one schema, with `matrix` of a preparation.
+    preparation : Preparation
+    """
+    schema = tables[0].schema
+    if not (schema.family.binary or schema.event) or len(tables) < 2 or preparation.width:
+        return
+    rows: list[tuple[Array, Array]] = []
+    for table in tables:
+        A = table.matrix(preparation)[table.training_rows]  # type: ignore[attr-defined]
+        if not isinstance(A, np.ndarray):
+            return
+        rows.append((A - A.mean(axis=0), (table.outcome[table.training_rows] > 0).astype(float)))
+    shares = [float(y.mean()) for _, y in rows]
+    slopes = [A.T @ (y - y.mean()) for A, y in rows]
+    units = [slope / max(float(np.linalg.norm(slope)), 1e-300) for slope in slopes]
+    turned = []
+    for k, (A, y) in enumerate(rows):
+        if len(y) < _FEW or not 0 < shares[k] < 1:
+            continue
+        score = A @ (np.sum(units, axis=0) - units[k])
+        size = float(np.linalg.norm(score)) * math.sqrt(float(np.sum((y - y.mean()) ** 2)))
+        z = float(score @ (y - y.mean())) / size * math.sqrt(len(y)) if size else 0.0
+        others = [y for place, (_, y) in enumerate(rows) if place != k]
+        if z < OPPOSITE and may_be_turned(shares[k], len(y), float(np.concatenate(others).mean())):
+            turned.append(k)
+    if turned and 2 * len(turned) <= len(names):
+        yield turned_in_words(
+            [names[k] for k in turned],
+            [shares[k] for k in turned],
+            float(np.concatenate([y for k, (_, y) in enumerate(rows) if k not in turned]).mean()),
+        )
+    elif len(names) == 2 and turned:
+        yield (
+            f"columns have opposite effects on the outcome at {names[0]} ({shares[0]:.0%} of the "
+            f"rows have it) and {names[1]} ({shares[1]:.0%}): is it coded the other way round at "
+            f"one of them?"
+        )
+
+
+def may_be_turned(share: float, rows: float, elsewhere: float) -> bool:
+    """Return whether a share of events, turned round, is at least as near to that elsewhere.
+
+    >>> may_be_turned(0.8, 100, 0.2), may_be_turned(0.2, 100, 0.2), may_be_turned(0.5, 100, 0.45)
+    (True, False, True)
+    """
+    own, other = (_logit(p, rows) for p in (share, elsewhere))
+    error = 2.0 / math.sqrt(rows * max(share * (1 - share), 1.0 / rows))
+    return abs(-own - other) <= abs(own - other) + error
+
+
+def turned_in_words(names: Sequence[str], shares: Sequence[float], elsewhere: float) -> str:
+    """Return the remark on clients, with their shares of events."""
+    listed = ", ".join(f"{one} ({p:.0%} of the rows)" for one, p in zip(names, shares, strict=True))
+    return (
+        f"events are as opposite as their effects at {listed}: elsewhere {elsewhere:.0%} of the "
+        f"rows have one, and columns have the other direction. Is the outcome coded the other way "
+        f"round there?"
+    )
+
+
+def _logit(share: float, rows: float) -> float:
+    inside = min(max(share, 0.5 / rows), 1.0 - 0.5 / rows)
+    return math.log(inside / (1.0 - inside))

@@ -1,0 +1,162 @@
+"""Messy tables that fit their schema: what is said of rows, codes and outcomes, and when not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tabular import lines, run
+
+from flower_fedcon.tables import Schema
+from flower_fedcon.tables.builders import tables
+from flower_fedcon.tables.read import read_table
+
+ROWS = 120
+LOGISTIC = "target = 'y'\npositive = [1]\nnegative = [0]\n[features]\n"
+
+
+def patients(rng, n=ROWS, turned=False, effect=1.5):
+    """Rows of an id, a measurement, an age, a number of visits, and an outcome."""
+    x, age = rng.normal(size=n).round(3), rng.integers(20, 90, n)
+    y = (rng.random(n) < 1 / (1 + np.exp(1.2 - effect * x))) ^ turned
+    return [list(row) for row in zip(range(n), x, age, rng.poisson(2, n), y * 1, strict=True)]
+
+
+def check(folder, run_command, sites, schema, *more):
+    """What the check finds standing out."""
+    head = "patient_id,x,age,visits,y"
+    for name, rows in sites.items():
+        lines(folder, **{name: [head, *rows]})
+    (folder / "s.toml").write_text(schema)
+    files = [f"{name}.csv" for name in sites]
+    _, out, err = run_command("data", "check", *files, "--schema", "s.toml", *more)
+    assert not err
+    return " ".join(out.partition("What stands out:")[2].split())
+
+
+PLAIN = LOGISTIC + "x = 'numeric'\nage = 'numeric'\nvisits = 'numeric'\n"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_nothing_is_said_of_clean_tables(seed, tmp_path, run_command):
+    rng = np.random.default_rng(seed)
+    sites = {name: patients(rng, int(rng.integers(30, 200))) for name in ("a", "b", "c")}
+    assert check(tmp_path, run_command, sites, PLAIN) == ""
+
+
+@pytest.mark.parametrize("sites", [2, 3, 4])
+def test_events_coded_the_other_way_round_at_one_site(sites, tmp_path, run_command, caplog):
+    rng = np.random.default_rng(sites)
+    dealt = {f"s{k}": patients(rng, turned=k == 1) for k in range(sites)}
+    said = check(tmp_path, run_command, dealt, PLAIN)
+    words = "the other way round at one of them" if sites == 2 else "opposite as their effects at s1"
+    assert words in said
+    history = run(tables(data=f"{tmp_path}/*.csv", schema=f"{tmp_path}/s.toml"), 5)
+    assert words in history.report.text
+    dealt = {f"s{k}": patients(rng, effect=1.5 * (-1) ** (k == 1)) for k in range(sites)}
+    assert check(tmp_path, run_command, dealt, PLAIN) == ""  # other effects, the same coding
+
+
+def test_held_out_rows_show_the_other_coding_on_nodes(tmp_path):
+    rng = np.random.default_rng(5)
+    for k in range(4):
+        own = patients(rng, 600, turned=k == 2)
+        lines(tmp_path, **{f"s{k}": ["patient_id,x,age,visits,y", *own]})
+    (tmp_path / "s.toml").write_text("test_fraction = 0.3\n" + PLAIN)
+    made = tables(data=f"{tmp_path}/s*.csv", schema=f"{tmp_path}/s.toml")
+    (said,) = [line for line in run(made, 6).report.quality.lines if "other way round" in line]
+    assert said.startswith("events are as opposite as their effects at s2 (7")
+
+
+@pytest.mark.parametrize("known", ["", "cluster = 'patient_id'\n"])
+def test_rows_twice_and_patients_that_repeat(known, tmp_path, run_command):
+    """By an identifier that the schema need not name."""
+    rng = np.random.default_rng(1)
+    rows = patients(rng)
+    said = check(tmp_path, run_command, {"a": rows + rows[10:15]}, known + PLAIN)
+    assert "a: 5 rows have the 'patient_id' and all values of another row, such as rows 11 and 121"
+    again = [[row[0] // 3, *row[1:]] for row in rows]
+    said = check(tmp_path, run_command, {"a": again}, known + PLAIN)
+    assert ("120 rows have 40 values, one of them in 3 rows" in said) == (not known)
+
+
+def test_rows_of_weight_0_count_no_row_twice(tmp_path):
+    rows = patients(np.random.default_rng(1))
+    twice = [[*row, 1] for row in rows] + [[*row, 0] for row in rows[:9]]
+    lines(tmp_path, a=["patient_id,x,age,visits,y,w", *twice])
+    schema = {"target": "y", "features": {"x": "numeric"}, "weight": "w"}
+    assert read_table(tmp_path / "a.csv", Schema.load(schema)).notes() == [
+        "9 rows have the weight 0, and are left out"
+    ]
+
+
+@pytest.mark.parametrize("kind", ["ward", "few", "number"])
+def test_identifiers_of_groups_are_no_patients(kind, tmp_path, run_command):
+    rng = np.random.default_rng(2)
+    ids = {"ward": rng.integers(0, 8, ROWS), "few": np.arange(ROWS) // 2, "number": np.arange(ROWS)}
+    rows = [[own, *row[1:]] for own, row in zip(ids[kind], patients(rng), strict=True)]
+    rows = rows[:30] if kind == "few" else rows
+    assert check(tmp_path, run_command, {"a": rows}, PLAIN) == ""
+
+
+@pytest.mark.parametrize("code", [-1, -9, -2])
+def test_a_negative_value_in_a_column_of_counts(code, tmp_path, run_command):
+    rng = np.random.default_rng(3)
+    rows = patients(rng)
+    for row in rows[::20]:
+        row[3] = code
+    said = check(tmp_path, run_command, {"a": rows}, PLAIN)
+    assert f"a: column 'visits': {code} (6 rows)" in said
+    assert "if it stands for a missing value, add it to missing in the schema" in said
+
+
+def test_several_negative_codes(tmp_path, run_command):
+    rng = np.random.default_rng(3)
+    rows = patients(rng)
+    rows[3][2], rows[4][2], rows[5][2] = -99, -88, -99
+    said = check(tmp_path, run_command, {"a": rows}, PLAIN)
+    assert "column 'age': -99 (2 rows)" in said
+    assert "column 'age': -88 (1 rows)" in said
+
+
+def test_negative_values_of_a_continued_column_are_no_codes(tmp_path, run_command):
+    rng = np.random.default_rng(4)
+    for mean in (3, 5, 8):
+        rows = [[*row[:3], round(rng.normal(mean, 2.5)), row[4]] for row in patients(rng)]
+        assert check(tmp_path, run_command, {"a": rows}, PLAIN) == ""
+
+
+@pytest.mark.parametrize(
+    ("codes", "more", "said"),
+    [
+        ([1, 2, 3, 4], "", True),
+        ([3, 6, 7], "", True),
+        ([0, 1], "", False),
+        ([1, 2], "", False),
+        ([1, 2, 3, 4], ", range = [1, 4]", False),
+        (range(1, 12), "", False),
+        ([1, 2, 2.5], "", False),
+    ],
+)
+def test_codes_as_numbers_are_said_once(codes, more, said, tmp_path, run_command):
+    rng = np.random.default_rng(4)
+    sites = {
+        name: [[*row[:3], rng.choice(list(codes)), row[4]] for row in patients(rng)]
+        for name in ("a", "b")
+    }
+    schema = PLAIN.replace("visits = 'numeric'", f"visits = {{type = 'numeric'{more}}}")
+    out = check(tmp_path, run_command, sites, schema)
+    assert out.count("and one slope is fitted to them") == said
+    report = run(tables(data=f"{tmp_path}/*.csv", schema=f"{tmp_path}/s.toml"), 3).report
+    assert report.text.count("and one slope is fitted to them") == said
+
+
+def test_nothing_stands_out_is_not_said_of_tables_that_do_not_fit(tmp_path, run_command):
+    rng = np.random.default_rng(4)
+    lines(tmp_path, a=["patient_id,x,age,visits,y", *patients(rng)])
+    lines(tmp_path, b=["patient_id,x,age,visits,y", "1,2,old,3,1"])
+    (tmp_path / "s.toml").write_text(PLAIN)
+    for files in (("a.csv", "b.csv"), ("b.csv",)):
+        code, out, _ = run_command("data", "check", *files, "--schema", "s.toml")
+        assert code == 1
+        assert "Nothing stands out" not in out
+    assert "Nothing stands out." in run_command("data", "check", "a.csv", "--schema", "s.toml")[1]
