@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import every_method
+import every_node
 import numpy as np
 import pytest
 from agreement import untimed
@@ -149,28 +150,22 @@ def found():
     @server.main()
     def main(grid, context):
         for label in every_method.PLAYED:
-            histories[label] = every_method.play(grid, label, 6, 6)
+            histories[label] = every_method.play(grid, label, 6)
 
-    run_on_virtual_nodes(server, every_method.client, 6)
+    run_on_virtual_nodes(server, every_node.client, 6)
     return histories
 
 
 @pytest.mark.ray
 @pytest.mark.parametrize("label", every_method.PLAYED)
 def test_same_iterates(label, found):
-    local = here(label, 6)
+    local = every_method.here(label, 6)
     assert found[label].x.tobytes() == local.x.tobytes()
     assert untimed(found[label]) == untimed(local)
 
 
-def here(label: str, clients: int) -> History:
-    strategy, problem = (make(label, clients) for make in MAKERS)
-    return simulate(strategy, problem, 6, seed=every_method.SEED, on_mismatch="warn")
-
-
-MAKERS = (every_method.strategy_of, every_method.problem_of)
 APP_OF_ALL = {
-    "client_app.py": "import every_method\n\napp = every_method.client\n",
+    "client_app.py": "import every_node\n\napp = every_node.client\n",
     "server_app.py": "import every_method\n\napp = every_method.server\n",
     "pyproject.toml": (APP / "pyproject.toml").read_text() + "clients = 0\n",
 }
@@ -182,11 +177,10 @@ def on_nodes(tmp_path_factory):
     root = tmp_path_factory.mktemp("all")
     app = written(root / "app", APP_OF_ALL)
     configs = [{"partition-id": i, "num-partitions": CLIENTS} for i in range(CLIENTS)]
-    config = {"num-server-rounds": 6, "clients": CLIENTS, "run-dir": str(root)}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # for `every_method`
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # the app's modules are in support/
         with Deployment(root / "flower", configs) as deployment:
-            deployment.run(app, config, timeout=3600)
+            deployment.run(app, {"clients": CLIENTS, "run-dir": str(root)}, timeout=3600)
     return root
 
 
@@ -194,7 +188,7 @@ def on_nodes(tmp_path_factory):
 @pytest.mark.deployment
 @pytest.mark.parametrize("label", every_method.PLAYED)
 def test_same_iterates_on_nodes(label, on_nodes):
-    local = here(label, CLIENTS)
+    local = every_method.here(label, CLIENTS, evaluate_every=0)
     assert np.load(on_nodes / label / "x.npy").tobytes() == local.x.tobytes()
     told = json.loads((on_nodes / label / "rows.json").read_text())
     assert told == json.loads(json.dumps(untimed(local)))

@@ -13,7 +13,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from problems import q6_limited
 
-from flower_fedcon import Cyclic, Estimated, FederatedProblem, History, Policy, Sample, client_app
+from flower_fedcon import Cyclic, Estimated, FederatedProblem, History, Sample, simulate
 from flower_fedcon.compressors import Natural
 from flower_fedcon.engines.grid import GridEngine
 from flower_fedcon.engines.patience import Patience
@@ -22,7 +22,7 @@ from flower_fedcon.regularizers import L1
 from flower_fedcon.runs.plan import Plan
 from flower_fedcon.sets import L1Ball
 
-SEED = 4
+ROUNDS, SEED = 6, 4
 ORACLES = {"constraint": L1Ball(0.5), "regularizer": L1(0.6)}
 _WINDOWS = {"window": 2, "amplification": 1.5, "participation": Cyclic(groups=2)}
 OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {  # beside the first case of each algorithm
@@ -53,20 +53,19 @@ def strategy_of(label: str, clients: int) -> Any:
     return build(name, problem_of(label, clients), **settings)
 
 
-def play(grid: Grid, label: str, clients: int, rounds: int) -> History:
-    """Play one run on nodes."""
+def here(label: str, clients: int, **options: Any) -> History:
+    """Play one run in this process."""
+    problem, strategy = problem_of(label, clients), strategy_of(label, clients)
+    return simulate(strategy, problem, ROUNDS, seed=SEED, on_mismatch="warn", **options)
+
+
+def play(grid: Grid, label: str, clients: int, **options: Any) -> History:
+    """Play one run on nodes whose app is that of `every_node`."""
     problem, strategy = problem_of(label, clients), strategy_of(label, clients)
     engine = GridEngine(strategy, grid, Patience(num_clients=clients), problem)
-    return GridRun(strategy, engine).play(problem.x0, Plan(rounds, seed=SEED)).history
+    return GridRun(strategy, engine).play(problem.x0, Plan(ROUNDS, seed=SEED, **options)).history
 
 
-def load_objective(context: Context) -> Any:
-    """Return a node's objective."""
-    return q6_limited().objectives[int(context.node_config["partition-id"])]
-
-
-# An app whose folder only names these two finds them here, by Python's path.
-client = client_app(load_objective, policy=Policy.open())
 server = ServerApp()
 
 
@@ -74,7 +73,7 @@ server = ServerApp()
 def _all(grid: Grid, context: Context) -> None:
     told = context.run_config
     for label in PLAYED:
-        history = play(grid, label, int(told["clients"]), int(told["num-server-rounds"]))
+        history = play(grid, label, int(told["clients"]), evaluate_every=0)
         folder = Path(str(told["run-dir"])) / label
         folder.mkdir(parents=True)
         np.save(folder / "x.npy", history.x)
