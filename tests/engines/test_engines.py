@@ -150,7 +150,7 @@ def found():
     @server.main()
     def main(grid, context):
         for label in every_method.PLAYED:
-            histories[label] = every_method.play(grid, label, 6)
+            histories[label] = every_method.play(grid, label, 6, 6)
 
     run_on_virtual_nodes(server, every_node.client, 6)
     return histories
@@ -159,11 +159,12 @@ def found():
 @pytest.mark.ray
 @pytest.mark.parametrize("label", every_method.PLAYED)
 def test_same_iterates(label, found):
-    local = every_method.here(label, 6)
+    local = every_method.here(label, 6, 6)
     assert found[label].x.tobytes() == local.x.tobytes()
     assert untimed(found[label]) == untimed(local)
 
 
+FEW = 3  # rounds on nodes, where each message is a process
 APP_OF_ALL = {
     "client_app.py": "import every_node\n\napp = every_node.client\n",
     "server_app.py": "import every_method\n\napp = every_method.server\n",
@@ -180,7 +181,8 @@ def on_nodes(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # the app's modules are in support/
         with Deployment(root / "flower", configs) as deployment:
-            deployment.run(app, {"clients": CLIENTS, "run-dir": str(root)}, timeout=3600)
+            config = {"clients": CLIENTS, "num-server-rounds": FEW, "run-dir": str(root)}
+            deployment.run(app, config, timeout=3600)
     return root
 
 
@@ -188,7 +190,7 @@ def on_nodes(tmp_path_factory):
 @pytest.mark.deployment
 @pytest.mark.parametrize("label", every_method.PLAYED)
 def test_same_iterates_on_nodes(label, on_nodes):
-    local = every_method.here(label, CLIENTS, evaluate_every=0)
+    local = every_method.here(label, CLIENTS, FEW, evaluate_every=0)
     assert np.load(on_nodes / label / "x.npy").tobytes() == local.x.tobytes()
     told = json.loads((on_nodes / label / "rows.json").read_text())
     assert told == json.loads(json.dumps(untimed(local)))

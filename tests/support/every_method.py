@@ -22,7 +22,7 @@ from flower_fedcon.regularizers import L1
 from flower_fedcon.runs.plan import Plan
 from flower_fedcon.sets import L1Ball
 
-ROUNDS, SEED = 6, 4
+SEED = 4
 ORACLES = {"constraint": L1Ball(0.5), "regularizer": L1(0.6)}
 _WINDOWS = {"window": 2, "amplification": 1.5, "participation": Cyclic(groups=2)}
 OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {  # beside the first case of each algorithm
@@ -53,17 +53,17 @@ def strategy_of(label: str, clients: int) -> Any:
     return build(name, problem_of(label, clients), **settings)
 
 
-def here(label: str, clients: int, **options: Any) -> History:
+def here(label: str, clients: int, rounds: int, **options: Any) -> History:
     """Play one run in this process."""
     problem, strategy = problem_of(label, clients), strategy_of(label, clients)
-    return simulate(strategy, problem, ROUNDS, seed=SEED, on_mismatch="warn", **options)
+    return simulate(strategy, problem, rounds, seed=SEED, on_mismatch="warn", **options)
 
 
-def play(grid: Grid, label: str, clients: int, **options: Any) -> History:
+def play(grid: Grid, label: str, clients: int, rounds: int, **options: Any) -> History:
     """Play one run on nodes whose app is that of `every_node`."""
     problem, strategy = problem_of(label, clients), strategy_of(label, clients)
     engine = GridEngine(strategy, grid, Patience(num_clients=clients), problem)
-    return GridRun(strategy, engine).play(problem.x0, Plan(ROUNDS, seed=SEED, **options)).history
+    return GridRun(strategy, engine).play(problem.x0, Plan(rounds, seed=SEED, **options)).history
 
 
 server = ServerApp()
@@ -73,7 +73,8 @@ server = ServerApp()
 def _all(grid: Grid, context: Context) -> None:
     told = context.run_config
     for label in PLAYED:
-        history = play(grid, label, int(told["clients"]), evaluate_every=0)
+        clients, rounds = (int(told[key]) for key in ("clients", "num-server-rounds"))
+        history = play(grid, label, clients, rounds, evaluate_every=0)
         folder = Path(str(told["run-dir"])) / label
         folder.mkdir(parents=True)
         np.save(folder / "x.npy", history.x)
