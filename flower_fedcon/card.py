@@ -3,7 +3,8 @@
 It is read from the module docstring of the strategy, which has a first line, the problem in the
 first indented block, the steps in the block after "Round", and the paragraphs that begin with
 "Symbols:", "State:", "Wire:", "Participation:", "First contact:", "Aggregation:", "Compression:",
-"Lost state:", "Not for:" and "Source:". The last one names each paper as
+"Lost state:", "Not for:" and "Source:", each on a line of its own. All others are its remarks. The
+last one names each paper as
 
     Ali Dadras, Alp Yurtsever, "Its Title", ICML 2022 (arXiv:2201.00001)
 """
@@ -90,6 +91,8 @@ class Card:
         The problem that it solves.
     update : str
         The steps of a round, a line for each.
+    remarks : str
+        What else is said of the steps, such as why they work, their variants, and a theorem.
     symbols : str
         The arguments for the paper's symbols, and the defaults.
     state : str
@@ -130,6 +133,7 @@ class Card:
     summary: str
     problem: str
     update: str
+    remarks: str
     symbols: str
     state: str
     wire: str
@@ -233,6 +237,7 @@ def read_card(title: str, docstring: str, where: str) -> Card:
         summary=summary.partition(": ")[2] or summary,
         problem=paragraphs["Problem"],
         update=paragraphs["Round"],
+        remarks=_remarks(text),
         symbols=paragraphs["Symbols"],
         state=paragraphs["State"],
         wire=paragraphs["Wire"],
@@ -252,19 +257,25 @@ def read_card(title: str, docstring: str, where: str) -> Card:
     )
 
 
-def _paragraph(text: str, name: str) -> str:
-    """Return the paragraph that begins with `name`, as one line.
-
-    It ends at an empty line, or at the next paragraph.
-    """
+def _named(name: str) -> str:
+    """Return the pattern of a paragraph up to an empty line, or to the next one with a name."""
     others = "|".join(PARAGRAPHS)
-    match = re.search(rf"^{name}: (.+?)(?:\n\n|\n(?:{others}): |\Z)", text, re.M | re.S)
+    return rf"(?ms)^{name}: (.+?)(?=\n\n|\n(?:{others}): |\Z)"
+
+
+_BLOCK = r"(?m)^((?: {4}.*\n?)+)"
+_ROUND = r"(?m)^Round[^\n]*:\n((?: {4}.*\n?)+)"
+
+
+def _paragraph(text: str, name: str) -> str:
+    """Return the paragraph that begins with `name`, as one line."""
+    match = re.search(_named(name), text)
     return one_line(match.group(1)) if match else ""
 
 
 def _block(text: str) -> str:
     """Return the first indented block, line by line."""
-    match = re.search(r"^((?: {4}.*\n?)+)", text, re.M)
+    match = re.search(_BLOCK, text)
     if match is None:
         return ""
     lines = [one_line(line) for line in match.group(1).strip().splitlines()]
@@ -273,8 +284,26 @@ def _block(text: str) -> str:
 
 def _round(text: str) -> str:
     """Return the steps after the line that begins with "Round"."""
-    match = re.search(r"^Round[^\n]*:\n((?: {4}.*\n?)+)", text, re.M)
+    match = re.search(_ROUND, text)
     return textwrap.dedent(match.group(1)).rstrip() if match else ""
+
+
+def _remarks(text: str) -> str:
+    r"""Return the paragraphs without a name: each as one line, but for indented lines.
+
+    >>> print(_remarks("A: b.\n\n    min f\n\nBy h,\nwith\n    h = 1\nit ends.\n\nState: x."))
+    By h, with
+        h = 1
+    it ends.
+    """
+    rest = text.partition("\n")[2]
+    for pattern in (_BLOCK, _ROUND, *map(_named, PARAGRAPHS)):
+        rest = re.sub(pattern, "", rest, count=1)
+    lines: list[str] = []
+    for line in rest.strip().splitlines():
+        prose = line[:1].strip() and lines and lines[-1][:1].strip()
+        lines[len(lines) - bool(prose) :] = [f"{lines[-1]} {line}" if prose else line]
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines))
 
 
 def _psi(kind: type[Any]) -> str:

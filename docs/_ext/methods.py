@@ -47,6 +47,8 @@ def page(kind, drawn):
         heading("A round"),
         box(steps(card.update)),
     ]
+    for line in filter(None, card.remarks.splitlines()):
+        parts.append(mixed(line) if line[0].strip() else box(steps(line)))
     if card.symbols:
         title = "" if card.symbols.startswith("Defaults: ") else "Symbols: "
         parts.append(title + mixed(card.symbols))

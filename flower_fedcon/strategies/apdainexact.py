@@ -13,9 +13,9 @@ Round, from m = x_i = x0 and y_i = ybar_i = 0:
     6. server:    m := mean u_i,  the model
 
 After step 2 sum y_i = 0, and y_i tends to -grad f_i(x*). With an exact local solver x_i = xhat_i
-after step 4, so that the solver starts at x_i. Symbols: eta_x = primal_lr, eta_y = dual_lr,
-beta_y = dual_damping, theta = max(2/(2 + mu eta_x), 1 - beta_y eta_y), mu the least strong
-convexity of the clients; if it is unknown, theta = 1.
+after step 4, so that the solver starts at x_i.
+Symbols: eta_x = primal_lr, eta_y = dual_lr, beta_y = dual_damping, theta = max(2/(2 + mu eta_x), 1
+- beta_y eta_y), mu the least strong convexity of the clients; if it is unknown, theta = 1.
 
 State: x_i, y_i, ybar_i and u_i on the client; m on the server.
 Wire: 1 vector down; 1 vector up.

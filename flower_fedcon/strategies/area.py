@@ -8,11 +8,12 @@ Round, for the clients S whose replies are used, from z = x = x0 and y_i = x0:
     3.            upload Delta_i = v - y_i;  y_i := y_i + Delta_i
     4. server:    z := z + (1/N) sum_S Delta_i;  x := prox(z, eta K)
 
-prox(v, t) = argmin_w psi(w) + ||w - v||^2 / (2 t). Symbols: eta = client_lr, K = local_steps. y_i
-is the last model that client i has made, and z is the mean of all y_i, also of those outside S. So
-a client weighs 1/N however often it answers, and with K = 1 the only fixed point is the optimum: z
-= x - eta grad F(x) and x = prox(z, eta). With more local steps the limit is that of FedMiD with
-the prox on the server, which differs from the optimum where clients differ, for any speeds.
+prox(v, t) = argmin_w psi(w) + ||w - v||^2 / (2 t). y_i is the last model that client i has made,
+and z is the mean of all y_i, also of those outside S. So a client weighs 1/N however often it
+answers, and with K = 1 the only fixed point is the optimum: z = x - eta grad F(x) and x = prox(z,
+eta). With more local steps the limit is that of FedMiD with the prox on the server, which differs
+from the optimum where clients differ, for any speeds.
+Symbols: eta = client_lr, K = local_steps.
 
 If every f_i is mu-strongly convex and L-smooth, K = 1 and eta <= 2/(L + mu), then x - eta grad f_i
 is a contraction by 1 - eta mu and the prox is nonexpansive, so that ||x - x*|| after a step is at

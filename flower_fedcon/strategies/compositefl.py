@@ -15,8 +15,8 @@ The prox steps grow inside a round and act on zh, which adds up plain gradient s
 output therefore has one prox, and averages keep psi's structure (no curse of primal averaging). sum
 c_i = 0, and at the optimum grad f_i + c_i is the same for all i: heterogeneity leaves no floor,
 unlike in FedDualAvg and FedMiD. Step 2 gives the paper's c_i, (P - x_bar)/(eta_g eta K) minus the
-mean of the round's gradients, but keeps no gradients. Symbols: eta = client_lr, eta_g = server_lr,
-K = local_steps.
+mean of the round's gradients, but keeps no gradients.
+Symbols: eta = client_lr, eta_g = server_lr, K = local_steps.
 
 State: c_i, delta_i and P on the client; x_bar and a mirror of the c_i (N d numbers) on the server.
 With batch_size the noise of the gradients enters c_i.

@@ -13,25 +13,27 @@ Round, for a cohort S, from w = z = x0 and lambda_i = 1/N:
                   lambda := P((lambda + gamma K h) / (1 + gamma K rho N))
     output        w_bar = the mean of the z that were broadcast
 
-P projects onto the simplex; prox(v, t) = argmin_w psi(w) + ||w - v||^2 / (2 t). Symbols: eta =
-client_lr, K = local_steps, gamma = weight_lr, rho = weight_penalty. With rho = 0 the maximum over
-lambda is the largest f_i(w); a large rho keeps lambda near 1/N, and the limit near the optimum of
-the mean. With weight_step="multiplicative" step 5 is lambda_i := lambda_i exp(gamma K h_i),
-normalised, for rho = 0.
+P projects onto the simplex; prox(v, t) = argmin_w psi(w) + ||w - v||^2 / (2 t). With rho = 0 the
+maximum over lambda is the largest f_i(w); a large rho keeps lambda near 1/N, and the limit near the
+optimum of the mean. With weight_step="multiplicative" step 5 is lambda_i := lambda_i exp(gamma K
+h_i), normalised, for rho = 0.
+Symbols: eta = client_lr, K = local_steps, gamma = weight_lr, rho = weight_penalty.
 
 With K = 1 this is AFL: z is w, and w and lambda move at once, each by a gradient at the same w and
 lambda.
 
 Cohorts: w, z and lambda are known before S is drawn. If each client is in S with one probability,
 mean_S N lambda_i d_i is sum_i lambda_i d_i on average; with probabilities p_i and weights 1/(N
-p_i), too. The paper draws S by lambda and takes plain means, which is the same on average, with
-less noise where few clients have the weight; here clients come by a rule of their own. The paper
-asks a second cohort for losses at z, after step 4; here it is the S of the next round, drawn
-independently of z. So lambda is one round later for K > 1. h holds everyone's last loss, at first
-the mean of the first cohort's. Losses are then at models of up to some rounds ago, which differ by
-multiples of eta, as other terms of the theorem do. With loss_memory=False lambda moves by u
-instead, as in the paper: u_i = (N/|S|) l_i in S and 0 elsewhere (l_i/p_i with weights), which is
-right on average and has the losses themselves as noise. If everyone takes part, both are the same.
+p_i), too. h holds everyone's last loss, at first the mean of the first cohort's. Losses are then at
+models of up to some rounds ago, which differ by multiples of eta, as other terms of the theorem do.
+With loss_memory=False lambda moves by u instead: u_i = (N/|S|) l_i in S and 0 elsewhere (l_i/p_i
+with weights), which is right on average and has the losses themselves as noise. If everyone takes
+part, both are the same.
+
+The paper draws S by lambda and takes plain means, which is the same on average, with less noise
+where few clients have the weight; here clients come by a rule of their own. The paper asks a second
+cohort for losses at z, after step 4, and lets lambda follow these alone, as u does. Here it is the
+S of the next round, drawn independently of z, so that lambda is one round later for K > 1.
 
 Theorem, for psi = 0 and everyone in each round: let ||x0 - w*|| <= D, f_i be convex with ||grad
 f_i|| <= G, and the losses less their mean be a vector of length at most B. On average over T rounds

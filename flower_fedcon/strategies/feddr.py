@@ -12,13 +12,14 @@ Round, for a cohort S:
     4.            upload Delta_i = (2 x_i - y_i) - xhat_i;  xhat_i := xhat_i + Delta_i
     5. server:    xtilde := xtilde + (1/N) sum_S Delta_i;  xbar := prox(xtilde, eta)
 
-prox(v, eta) = argmin_w psi(w) + ||w - v||^2 / (2 eta), with eta and not eta/N. Symbols: eta =
-step_size, alpha = relaxation. xtilde and xbar start at x0; xtilde is the mean of all xhat_i, also
-outside S. Averaging over the cohort alone is another algorithm, which has a floor. At the optimum
-y_i - xbar = eta grad f_i(xbar). With alpha = 2, psi = 0 and everyone present this is FedSplit: its
-z_i are the xhat_i, and its step is eta = 1/sqrt(mu L). The paper's rate holds if the squared errors
-of step 3 have a finite sum over the rounds. The errors of `SGD(epochs, batch_size, lr)`, as in its
-experiments, do not vanish, so that the limit has an error, too.
+prox(v, eta) = argmin_w psi(w) + ||w - v||^2 / (2 eta), with eta and not eta/N. xtilde and xbar
+start at x0; xtilde is the mean of all xhat_i, also outside S. Averaging over the cohort alone is
+another algorithm, which has a floor. At the optimum y_i - xbar = eta grad f_i(xbar). With alpha =
+2, psi = 0 and everyone present this is FedSplit: its z_i are the xhat_i, and its step is eta =
+1/sqrt(mu L). The paper's rate holds if the squared errors of step 3 have a finite sum over the
+rounds. The errors of `SGD(epochs, batch_size, lr)`, as in its experiments, do not vanish, so that
+the limit has an error, too.
+Symbols: eta = step_size, alpha = relaxation.
 
 With `step_size="balanced"` 1/eta is doubled or halved, at most 20 times, by clients' primal and
 dual residuals (2 numbers more up, 1 down). A client that receives a new eta' replaces y_i by x_i +

@@ -10,8 +10,8 @@ Rounds come in pairs, from x = x0:
 The correction is the limit of Scaffold's control variates, computed exactly in every round. There
 is therefore no state, and no floor under heterogeneity, at the price of one more exchange. By
 default eta = 1/(6 L H); two rounds then advance about as far as one gradient step of 1/(6 L), for
-any H. With batch_size every gradient is of a minibatch, and their noise leaves a floor. Symbols:
-eta = client_lr, H = local_steps.
+any H. With batch_size every gradient is of a minibatch, and their noise leaves a floor.
+Symbols: eta = client_lr, H = local_steps.
 
 State: none on the client; x and g on the server.
 Wire: 1 vector down in a first round, 2 in a second; 1 vector up.

@@ -9,7 +9,8 @@ Round, for a cohort S:
     4. server:    w := prox(w + eta_s mean_S(v_i - w), eta_s eta_c K)
 
 prox(v, step) = argmin_u psi(u) + ||u - v||^2 / (2 step). With `server_prox_only` step 2 has no
-prox. Symbols: eta_c = client_lr, eta_s = server_lr, K = local_steps.
+prox.
+Symbols: eta_c = client_lr, eta_s = server_lr, K = local_steps.
 
 State: none on the client; w on the server.
 Wire: 1 vector down; 1 vector up.

@@ -11,13 +11,12 @@ Round, for a cohort S, from ybar = y_i = 0:
 
 Symbols: eta_c = client_lr, eta_s = server_lr, K = local_steps.
 
-ybar is the mean of all y_i, and
-step 4 uses the one from before the round: SAGA, for clients' changes instead of gradients. Under
-uniform cohorts the move is right on average. With everyone in each round it is FedAvg. At a fixed
-point every y_i is the Delta_i of that w, and their mean is 0: so it is that of FedAvg with everyone
-in each round, whichever clients take part how often, and with K = 1 the optimum. With more local
-steps it differs from the optimum where clients differ. If eta_c falls with the rounds (a schedule),
-this bias vanishes with it.
+ybar is the mean of all y_i, and step 4 uses the one from before the round: SAGA, for clients'
+changes instead of gradients. Under uniform cohorts the move is right on average. With everyone in
+each round it is FedAvg. At a fixed point every y_i is the Delta_i of that w, and their mean is 0:
+so it is that of FedAvg with everyone in each round, whichever clients take part how often, and with
+K = 1 the optimum. With more local steps it differs from the optimum where clients differ. If eta_c
+falls with the rounds (a schedule), this bias vanishes with it.
 
 State: none on the client; w, ybar and the y_i (N d numbers) on the server.
 Wire: 1 vector down; 1 vector up.

@@ -12,11 +12,12 @@ Round r = 1, 2, ..., from x_i = y = x0 and u_i = v = 0, with g = (s mu/2) ||x||^
     5. server:    d_bar = (1/(2N)) sum d_i
 
 The model is y, after step 2. C_i is unbiased, with variance omega: E||C(x) - x||^2 <= omega
-||x||^2. rho = 1/(1 + omega/N), w = p rho/(gamma (1 + 2 omega)). By default
-gamma = 2/(L~ + mu~), L~ = L - s mu and mu~ = (1 - s) mu, and p balances both terms of the rate,
-p = min(1, sqrt((1 - (1 - gamma mu~)^2) (1 + 2 omega)/rho)): two to three times fewer rounds than
-the paper's p = sqrt((1 + omega/N) (1 + omega) mu/L). Always mean u_i + v = 0. Symbols: s = share,
-gamma = client_lr, p = communication_probability, mu = strong_convexity, C_i = uplink_compressor.
+||x||^2. rho = 1/(1 + omega/N), w = p rho/(gamma (1 + 2 omega)). By default gamma = 2/(L~ + mu~), L~
+= L - s mu and mu~ = (1 - s) mu, and p balances both terms of the rate, p = min(1, sqrt((1 - (1 -
+gamma mu~)^2) (1 + 2 omega)/rho)): two to three times fewer rounds than the paper's p = sqrt((1 +
+omega/N) (1 + omega) mu/L). Always mean u_i + v = 0.
+Symbols: s = share, gamma = client_lr, p = communication_probability, mu = strong_convexity, C_i =
+uplink_compressor.
 
 State: x_i, u_i, d_i and copies of y and v on the client; y, v, d_bar and a mirror of the u_i (N d
 numbers) on the server.

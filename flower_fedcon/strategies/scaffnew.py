@@ -12,23 +12,20 @@ Round r = 1, 2, ..., from x_bar = x0 and h_i = 0:
 All clients share one coin, since all communicate in the same rounds. K_r has mean 1/p: O(kappa log)
 gradients and, with p = 1/sqrt(kappa), O(sqrt(kappa) log) rounds. After step 2 the mean of the h_i
 is -(p/gamma)(v_bar - x_bar), which is 0 without psi and else lies in the negative subdifferential
-of psi at x_bar. Symbols: gamma = client_lr, p = communication_probability, q_i = stop_probability,
-s = refresh_probability, kappa = L/mu.
+of psi at x_bar.
+Symbols: gamma = client_lr, p = communication_probability, q_i = stop_probability, s =
+refresh_probability, kappa = L/mu.
 
 With `stop_probability` (GradSkip) client i stops in each step with probability q_i: instead of the
 step it sets h_i := grad f_i(x), so that x stays where it is, as it would in all steps left of the
 round, which it skips. Both kinds of step lead to the same x - gamma h_i. So one step multiplies the
-expected sum of ||x_i - x*||^2 + (gamma/p)^2 ||h_i - grad f_i(x*)||^2 by at most
-max(1 - gamma mu, (1 - p^2) max_i (1 - q_i)), also with psi, if
-gamma L_i <= p^2/(p^2 + q_i (1 - p^2)) for each client. "rule" is the largest q_i that this allows,
-(1/(gamma L_i) - 1) p^2/(1 - p^2), at most 1. With the defaults of gamma and p it is
-(kappa/kappa_i - 1)/(kappa - 1), kappa_i = L_i/mu: the paper's, whose probabilities are those of
-going on, 1 - q_i. The rounds are Scaffnew's, and client i takes
-kappa_i (1 + sqrt(kappa))/(kappa_i + sqrt(kappa)) gradients a round on average, at most kappa_i. An
-example: ten quadratics, one with kappa_i = kappa and nine with kappa_i = 10, three seeds, up to a
-relative distance of 1e-8 to the optimum. With kappa = 1e3 it takes 158 to 170 rounds and 16,000 to
-17,000 local gradients, without the option 148 to 186 and 52,000 to 53,000; with kappa = 1e4 it is
-523 to 535 rounds and 98,000 to 99,000, without the option 512 to 534 and 538,000.
+expected sum of ||x_i - x*||^2 + (gamma/p)^2 ||h_i - grad f_i(x*)||^2 by at most max(1 - gamma mu,
+(1 - p^2) max_i (1 - q_i)), also with psi, if gamma L_i <= p^2/(p^2 + q_i (1 - p^2)) for each
+client. "rule" is the largest q_i that this allows, (1/(gamma L_i) - 1) p^2/(1 - p^2), at most 1.
+With the defaults of gamma and p it is (kappa/kappa_i - 1)/(kappa - 1), kappa_i = L_i/mu: the
+paper's, whose probabilities are those of going on, 1 - q_i. The rounds are Scaffnew's, and client i
+takes kappa_i (1 + sqrt(kappa))/(kappa_i + sqrt(kappa)) gradients a round on average, at most
+kappa_i.
 
 With `refresh_probability` (ProxSkip-LSVRG) a step on a minibatch B uses grad_B f_i(x) - grad_B
 f_i(y_i) + grad f_i(y_i), and with probability s sets y_i := x, the x before the step, from y_i =
@@ -38,12 +35,7 @@ whose functions are L-smooth, sigma_i = E ||grad_B f_i(y_i) - grad_B f_i(x*)||^2
 one step multiplies the sum above plus (4/s) gamma^2 sigma_i by at most max(1 - gamma mu, 1 - p^2, 1
 - s/2). So p = sqrt(gamma mu) = 1/sqrt(6 kappa) and s = 2 gamma mu = 1/(3 kappa) are the smallest
 that keep gamma's rate. The default takes for L that of the f_i. That of minibatches with few rows
-can be larger, by at most the number of batches: if the run diverges, give a shorter client_lr. An
-example: ten logistic regressions of 1,000 rows, kappa = 100, minibatches of 10, two seeds, a
-relative distance of 1e-8 to the optimum. With "rule" it takes 133 to 207 rounds and 0.9 to 1.1
-million rows of gradients; with all rows in each step 47 to 50 rounds and 4.8 to 6.1 million; plain
-minibatches stay at 0.5. With 100 rows and kappa = 3.9 all rows are less work: 18 to 19 rounds and
-33,000 to 38,000 rows, with "rule" 36 to 50 rounds and 63,000 to 66,000.
+can be larger, by at most the number of batches: if the run diverges, give a shorter client_lr.
 
 State: h_i and xhat_i on the client, with `refresh_probability` also y_i and grad f_i(y_i); x_bar on
 the server.

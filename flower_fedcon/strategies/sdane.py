@@ -20,7 +20,8 @@ with lambda >= delta/sqrt(2) and exact local solves, or lambda >= 2 delta and st
 after k pairs the plain form has ||v - x*||^2 <= D/(1 + mu/lambda)^k, D = ||x0 - x*||^2, and the
 accelerated F(x) - F* <= (lambda D/2) min{(1 + sqrt(mu/lambda))^(1 - k), 4/k^2}; docs/sdane.md has
 the proof. As delta <= L/2 always holds, the default of lambda is L/sqrt(8), or L with "relative" or
-a solver other than "exact". Symbols: lambda = proximal, mu = strong_convexity.
+a solver other than "exact".
+Symbols: lambda = proximal, mu = strong_convexity.
 
 State: none on the client; x, v, g and alpha on the server.
 Wire: 1 vector down in a first round, 2 in a second; 1 vector up in a first round, 2 in a second.

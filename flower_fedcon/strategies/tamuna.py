@@ -16,9 +16,9 @@ in random order. The mean is over the clients that sent the entry, so that sum h
 replies are missing (dividing by s would break this). With c = s = N all entries are sent, and the
 method is Scaffnew.
 
-By default gamma = 2/(L + mu), s = c, eta = p N (s-1)/(s (N-1)), and p =
-min(1, sqrt((1 - (1 - gamma mu)^2) (N-1)/(s-1))). Symbols: gamma = client_lr,
-p = communication_probability, s = copies.
+By default gamma = 2/(L + mu), s = c, eta = p N (s-1)/(s (N-1)), and p = min(1, sqrt((1 - (1 - gamma
+mu)^2) (N-1)/(s-1))).
+Symbols: gamma = client_lr, p = communication_probability, s = copies.
 
 State: none on the client; x_bar and the h_i (N d numbers) on the server, which can compute the h_i.
 In the paper the clients keep h_i, and get x_bar before and after a round instead.

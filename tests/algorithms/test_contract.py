@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import runpy
 import sys
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from harness import OpenRun
 from nightly import nightly
 
 from flower_fedcon import registry, simulate
+from flower_fedcon.card import PARAGRAPHS
 from flower_fedcon.errors import AlgorithmError, FedConError, ParticipationError
 from flower_fedcon.problems.fitting import scope_in
 from flower_fedcon.registry import client_class, strategy_class
@@ -197,7 +200,7 @@ def test_a_client_that_lost_its_state_comes_back(name, sampled):
 @EACH
 def test_the_card_has_all_its_parts(name):
     parts = asdict(strategy_class(name).card())
-    del parts["symbols"]  # where the code has the paper's own
+    del parts["symbols"], parts["remarks"]  # where there are any
     takes = parameters(strategy_class(name))
     assert bool(parts.pop("step_sizes")) == bool({"server_optimizer", "client_lr"} & takes.keys())
     steps = {"batch_size", "local_solver"} & {*client_class(name).fields}
@@ -210,6 +213,17 @@ def test_the_card_has_all_its_parts(name):
     }  # fmt: skip
     assert [key for key, text in parts.items() if not text.strip()] == []
     assert "broadcast" in parts["update"] or name == "mcfedda"  # whose rounds are CFedDA's
+    assert_all_is_told(strategy_class(name))
+
+
+def assert_all_is_told(kind):
+    """Assert that the card has every word of the module's docstring after its first line."""
+    told = " ".join(asdict(kind.card()).values()).split()
+    said = inspect.getdoc(sys.modules[kind.__module__]).partition("\n")[2]
+    heads = "|".join(PARAGRAPHS)
+    assert not re.search(rf"\S +({heads}): ", said)  # a paragraph with a name begins a line
+    said = re.sub(rf"(?m)^(?:Round[^\n]*:$|(?:{heads}): )", "", said)
+    assert not Counter(said.split()) - Counter(told)
 
 
 @EACH

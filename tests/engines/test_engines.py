@@ -4,41 +4,37 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 
+import every_method
+import every_node
+import numpy as np
 import pytest
 from agreement import untimed
+from apps import written
 from chaos import Chaos
-from contract import CONTRACTS, build
 from deployment import Deployment
 from flwr.serverapp import ServerApp
 from nightly import nightly
 from own_algorithm import PAIR
 from own_package import install
-from problems import l1ls, q6, q6_limited, q6_objectives
+from problems import l1ls, q6, q6_objectives
 from processes import wait_until
 from row_nodes import APP, model_of, node_configs, run_config
 
 from flower_fedcon import (
     FederatedProblem,
     History,
-    Policy,
     Sample,
     __version__,
-    client_app,
     register,
     registry,
     simulate,
 )
-from flower_fedcon.engines.grid import GridEngine
-from flower_fedcon.engines.patience import Patience
-from flower_fedcon.flower.grid_run import GridRun
 from flower_fedcon.flower.virtual_nodes import run_on_virtual_nodes
 from flower_fedcon.objectives import Quadratic
-from flower_fedcon.registry import algorithms, strategy_class
-from flower_fedcon.regularizers import L1
-from flower_fedcon.runs.plan import Plan
-from flower_fedcon.sets import L1Ball
+from flower_fedcon.registry import strategy_class
 from flower_fedcon.strategies import Scaffold
 
 CLIENTS, ROUNDS, SEED = 4, 9, 3
@@ -49,7 +45,17 @@ RUNS = {  # what the problem has beside the objectives, and the method's setting
     "own_momentum": (None, {"client_lr": 0.02, "local_steps": 2}),  # of another package
     "TAMUNA": (None, {"client_lr": 0.05, "communication_probability": 0.5}),
     "FedExProx": (None, {"step_size": 2.0, "extrapolation": "diversity"}),
+    "Scaffnew": (  # ProxSkip-LSVRG, whose minibatches need rows
+        None,
+        {
+            "client_lr": 0.01,
+            "communication_probability": 0.5,
+            "batch_size": 4,
+            "refresh_probability": 0.3,
+        },
+    ),
 }
+EVERYONE = ["Scaffnew"]
 COUNTED = ["uplink_bytes", "downlink_bytes", "cohort", "replies", "dropped", "retries"]
 
 
@@ -58,8 +64,10 @@ def run(algorithm: str, engine: str, **options) -> History:
     problem = l1ls(CLIENTS, l1=0.1 if oracle == "regularizer" else 0.0)
     if oracle is None:
         problem = FederatedProblem(problem.objectives)
-    given = {} if oracle is None else {oracle: getattr(problem, oracle)}
-    strategy = strategy_class(algorithm)(**given, **settings, participation=Sample(count=2))
+    given: dict = {} if oracle is None else {oracle: getattr(problem, oracle)}
+    if algorithm not in EVERYONE:
+        given["participation"] = Sample(count=2)
+    strategy = strategy_class(algorithm)(**given, **settings)
     return simulate(strategy, problem, ROUNDS, engine=engine, seed=SEED, **options)
 
 
@@ -82,7 +90,8 @@ def deployed(tmp_path_factory, _own_package):
     with Deployment(root / "flower", configs) as deployment:
         started = []
         for algorithm, (oracle, settings) in RUNS.items():  # together: Flower mostly waits
-            arguments = {**settings, **({"oracle": oracle} if oracle else {}), "sample": 2}
+            arguments = {**settings, **({"oracle": oracle} if oracle else {})}
+            arguments |= {} if algorithm in EVERYONE else {"sample": 2}
             folder = root / algorithm
             config = run_config(algorithm, arguments, ROUNDS, folder, seed=SEED, evaluate_every=5)
             started.append(deployment.submit(APP, config))
@@ -120,6 +129,7 @@ def test_nodes_find_the_local_iterates(algorithm, deployed):
         nightly("FedMiD", 2),
         nightly("TAMUNA", 4),
         nightly("FedExProx", 1),
+        nightly("Scaffnew", 2),
     ],
 )
 def test_ray_finds_the_local_iterates(algorithm, block):
@@ -131,54 +141,59 @@ def test_ray_finds_the_local_iterates(algorithm, block):
 # --- every algorithm, in one simulation of Ray ----------------------------------------------------
 
 
-ORACLES = {"constraint": L1Ball(0.5), "regularizer": L1(0.6)}
-
-
-def problem_of(name: str) -> FederatedProblem:
-    oracle = CONTRACTS[name].oracle
-    objectives = q6_limited().objectives  # with the functional constraint that FedSGM needs
-    return FederatedProblem(objectives, **({oracle: ORACLES[oracle]} if oracle else {}))
-
-
-def strategy_of(name: str):
-    contract = CONTRACTS[name]
-    settings = dict(contract.cases[0].settings)
-    if contract.sampled:
-        settings["participation"] = Sample(count=3)
-    return build(name, problem_of(name), **settings)
-
-
-def load_objective(context):
-    return q6_limited().objectives[int(context.node_config["partition-id"])]
-
-
 @pytest.fixture(scope="module")
 def found():
     """The histories of all algorithms, from one simulation."""
-
     histories = {}
     server = ServerApp()
 
     @server.main()
     def main(grid, context):
-        for name in CONTRACTS:
-            problem = problem_of(name)
-            strategy = strategy_of(name)
-            engine = GridEngine(strategy, grid, Patience(num_clients=6), problem)
-            run = GridRun(strategy, engine).play(problem.x0, Plan(6, seed=4))
-            histories[name] = run.history
+        for label in every_method.PLAYED:
+            histories[label] = every_method.play(grid, label, 6, 6)
 
-    run_on_virtual_nodes(server, client_app(load_objective, policy=Policy.open()), 6)
+    run_on_virtual_nodes(server, every_node.client, 6)
     return histories
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("name", algorithms())
-def test_same_iterates(name, found):
-    problem = problem_of(name)
-    local = simulate(strategy_of(name), problem, 6, seed=4, on_mismatch="warn")
-    assert found[name].x.tobytes() == local.x.tobytes()
-    assert untimed(found[name]) == untimed(local)
+@pytest.mark.parametrize("label", every_method.PLAYED)
+def test_same_iterates(label, found):
+    local = every_method.here(label, 6, 6)
+    assert found[label].x.tobytes() == local.x.tobytes()
+    assert untimed(found[label]) == untimed(local)
+
+
+FEW = 3  # rounds on nodes, where each message is a process
+APP_OF_ALL = {
+    "client_app.py": "import every_node\n\napp = every_node.client\n",
+    "server_app.py": "import every_method\n\napp = every_method.server\n",
+    "pyproject.toml": (APP / "pyproject.toml").read_text() + "clients = 0\n",
+}
+
+
+@pytest.fixture(scope="module")
+def on_nodes(tmp_path_factory):
+    """The folder of all algorithms' runs, which one server app has played on four nodes."""
+    root = tmp_path_factory.mktemp("all")
+    app = written(root / "app", APP_OF_ALL)
+    configs = [{"partition-id": i, "num-partitions": CLIENTS} for i in range(CLIENTS)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # the app's modules are in support/
+        with Deployment(root / "flower", configs) as deployment:
+            config = {"clients": CLIENTS, "num-server-rounds": FEW, "run-dir": str(root)}
+            deployment.run(app, config, timeout=3600)
+    return root
+
+
+@pytest.mark.nightly
+@pytest.mark.deployment
+@pytest.mark.parametrize("label", every_method.PLAYED)
+def test_same_iterates_on_nodes(label, on_nodes):
+    local = every_method.here(label, CLIENTS, FEW, evaluate_every=0)
+    assert np.load(on_nodes / label / "x.npy").tobytes() == local.x.tobytes()
+    told = json.loads((on_nodes / label / "rows.json").read_text())
+    assert told == json.loads(json.dumps(untimed(local)))
 
 
 class Dies(Quadratic):

@@ -250,15 +250,15 @@ def test_a_seed_at_the_optimum_does_not_stretch_a_band(tmp_path, drawn):
 
 def test_ends_of_axes_can_be_given(tmp_path, drawn):
     path, histories = tmp_path / "figure.png", {"a": rows(residual=[1.0, 1e-2, 1e-16])}
-    plot_histories(histories, path, xlim={"bytes": (None, 1e-5)}, ylim=(1e-6, None))
+    plot_histories(histories, path, xlim={"bytes": (None, 1e-5)}, ylim={"residual": (1e-6, None)})
     rounds, sent, _ = drawn[-1].axes
     assert rounds.get_ylim()[0] == sent.get_ylim()[0] == 1e-6
     assert sent.get_xlim() == (0, 1e-5)
     assert rounds.get_xlim()[1] > 3
-    plot_histories(histories, path, x="rounds", xlim={"": (1, 2)}, ylim=(None, 5.0))
+    plot_histories(histories, path, x="rounds", xlim={"": (1, 2)}, ylim={"": (None, 5.0)})
     assert drawn[-1].axes[0].get_xlim() == (1, 2)
     assert drawn[-1].axes[0].get_ylim() == (1e-3, 5.0)
-    plot_histories(histories, path, x="rounds", ylim=(1e-20, 1.0))
+    plot_histories(histories, path, x="rounds", ylim={"": (1e-20, 1.0)})
     assert drawn[-1].axes[0].get_ylim() == (1e-20, 1.0)
     long = {"a": rows(residual=[1 / n for n in range(1, 200)])}
     for ends, scale in (((1, 9), "log"), ((0, 9), "linear")):
@@ -266,7 +266,7 @@ def test_ends_of_axes_can_be_given(tmp_path, drawn):
         assert drawn[-1].axes[0].get_xlim() == ends
         assert drawn[-1].axes[0].get_xscale() == scale
     held = {"a": rows(residual=[1.0, 0.1], test_auc=[0.5, 0.75])}
-    plot_histories(held, path, x="rounds", ylim=(1e-3, 1))
+    plot_histories(held, path, x="rounds", ylim={"": (1e-3, 1)})
     assert drawn[-1].axes[1].get_ylim()[0] > 0.4
 
 

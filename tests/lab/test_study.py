@@ -14,7 +14,7 @@ from harness import ran, refusal
 from left import config_of, rows_of
 from pages import blocks
 
-from flower_fedcon import read_runs
+from flower_fedcon import Cyclic, Estimated, Full, Sample, read_runs
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.lab.experiments.folders import label_slug
@@ -55,6 +55,28 @@ def test_the_runs_of_a_study(fedcon):
     first, *rest, last = (run.label for run in runs_of(Experiment.load(written(own))))
     assert (first, last) == ("FedFW, penalty 1.0, full", "FedFW, penalty 2.0, full")
     assert rest == ["FedFWPlus", "Mirror, 2 steps"]
+
+
+def test_one_method_s_weights_are_estimated_under_every_rule(fedcon):
+    """A rule that leaves open whom it is among goes around those of the sweep, or of --set."""
+    open_rule = 'participation = {type = "Estimated", cutoff = 9}'
+    study = Path("study.toml")
+    study.write_text(
+        '[problem]\nname = "quadratics"\n[run]\nrounds = 2\n'
+        '[algorithm]\nname = "FedAvg"\nclient_lr = 0.01\n'
+        f'[[compare]]\nname = "FedAvg"\nlabel = "FedAU"\nclient_lr = 0.01\n{open_rule}\n'
+        '[sweep]\nparticipation = [{sample = 2}, {type = "Cyclic", groups = 2}, '
+        '{type = "Estimated", cutoff = 7}]\n'
+    )
+    found = {run.label: run.experiment.participation() for run in runs_of(Experiment.load(study))}
+    assert [*found.values()] == [
+        Sample(count=2), Estimated(Sample(count=2), cutoff=9), Cyclic(groups=2),
+        Estimated(Cyclic(groups=2), cutoff=9), Estimated(cutoff=7), Estimated(cutoff=7),
+    ]  # fmt: skip
+    assert [*found][:2] == ["FedAvg, sample 2", "FedAU, sample 2"]
+    assert Experiment.load(study).participation(1) == Estimated(cutoff=9)
+    one = Experiment.load(study, ["participation=full"])
+    assert [one.participation(i) for i in (0, 1)] == [Full(), Estimated(Full(), cutoff=9)]
 
 
 def test_the_seed_of_problem_and_run_in_one(fedcon, undrawn):

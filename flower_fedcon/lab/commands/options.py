@@ -28,6 +28,23 @@ Set = Annotated[
         "algorithms, FedAvg.client_lr=0.1 for one; may be repeated.",
     ),
 ]
+XLim = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="[X=]LOW,HIGH",
+        help="Ends of an axis across, such as rounds=0,100; one of the two may be left out, as in "
+        "rounds=10,. Without a name they are those of the only one. May be repeated.",
+    ),
+]
+YLim = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="[COLUMN=]LOW,HIGH",
+        help="Ends of a column's axis, such as residual=1e-6,1 or residual=1e-6,. Without a name "
+        "they are those of the only one. By default a logarithmic axis ends above values that are "
+        "rounding. May be repeated.",
+    ),
+]
 _Engine = Annotated[str | None, typer.Option(help="Where clients run: local, stacked, jax or ray.")]
 _RunDir = Annotated[
     Path | None, typer.Option(help="Folder for the results; by default a new runs/<file name>.")

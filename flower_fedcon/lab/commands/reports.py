@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from flower_fedcon.lab.commands.options import XLim, YLim
 from flower_fedcon.runs.commands import Command
 from flower_fedcon.runs.console import say
 
@@ -22,22 +23,8 @@ def report(
         typer.Option("--output", "-o", help="An .html file; by default RUN_DIR/report.html."),
     ] = None,
     open_: Annotated[bool, typer.Option("--open", help="Show the page in the browser.")] = False,
-    xlim: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="X=LOW,HIGH",
-            help="Ends of an axis across, such as rounds=0,100; one of the two may be left out. "
-            "May be repeated.",
-        ),
-    ] = None,
-    ylim: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="COLUMN=LOW,HIGH",
-            help="Ends of a column's axis, such as residual=1e-6,1. By default a logarithmic axis "
-            "ends above values that are rounding. May be repeated.",
-        ),
-    ] = None,
+    xlim: XLim = None,
+    ylim: YLim = None,
 ) -> None:
     """Write a web page of curves, clients, coefficients and settings.
 
@@ -49,8 +36,8 @@ def report(
     path = write_report(
         run_dirs,
         output or run_dirs[0] / "report.html",
-        xlim=dict(parse_limits("xlim", text) for text in xlim or ()),
-        ylim=dict(parse_limits("ylim", text) for text in ylim or ()),
+        xlim=parse_limits("xlim", xlim),
+        ylim=parse_limits("ylim", ylim),
     )
     say(f"page: {path}")
     if open_:

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.lab.commands.options import File, Rounds, RunArguments, Seed, Set, spread
+from flower_fedcon.lab.commands.options import (
+    File,
+    Rounds,
+    RunArguments,
+    Seed,
+    Set,
+    XLim,
+    YLim,
+    spread,
+)
 from flower_fedcon.runs.commands import Command
 from flower_fedcon.runs.console import console, say, table
 
@@ -217,22 +226,8 @@ def plot(
     log: Annotated[
         bool, typer.Option("--log", help="Use a logarithmic axis for y; values <= 0 become gaps.")
     ] = False,
-    xlim: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="[X=]LOW,HIGH",
-            help="Ends of the axis across, such as 0,100, or rounds=0,100 where panels differ; one "
-            "of the two may be left out, as in 10,. May be repeated.",
-        ),
-    ] = None,
-    ylim: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LOW,HIGH",
-            help="Ends of the axis of y, such as 1e-6,1 or 1e-6,. By default a logarithmic axis "
-            "ends above values that are rounding.",
-        ),
-    ] = None,
+    xlim: XLim = None,
+    ylim: YLim = None,
     panel: Annotated[
         str | None,
         typer.Option(
@@ -287,8 +282,7 @@ def plot(
     by = None if panel is None else panels_of(folders, panel)
     plot_histories(
         histories, output, x=against, y=y, seeds=seeds, by=by, width=width, log=log, say=say,
-        xlim=dict(parse_limits("xlim", text) for text in xlim or ()),
-        ylim=None if ylim is None else parse_limits("ylim", ylim)[1],
+        xlim=parse_limits("xlim", xlim), ylim=parse_limits("ylim", ylim),
     )  # fmt: skip
     for path in output:
         say(f"figure: {path}")

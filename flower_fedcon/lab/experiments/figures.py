@@ -79,7 +79,7 @@ def plot_histories(
     width: float | None = None,
     log: bool = False,
     xlim: Mapping[str, Limits] | None = None,
-    ylim: Limits | None = None,
+    ylim: Mapping[str, Limits] | None = None,
     say: Callable[[str], object] = _log.warning,
 ) -> Path:
     """Draw F - F* of several runs, and return the file's path.
@@ -113,9 +113,9 @@ def plot_histories(
         decades.
     xlim : dict, optional
         Abscissa -> the ends of its axes, each a number or None; "" stands for the only abscissa.
-    ylim : pair, optional
-        The ends of the axes of y, each a number or None. By default a logarithmic axis does not
-        go down to values that are rounding; see `lower_end`.
+    ylim : dict, optional
+        The column, or "" -> the ends of its axes, each a number or None. By default a logarithmic
+        axis does not go down to values that are rounding; see `lower_end`.
     say : callable, optional
         Called with a line of text for each run that cannot be drawn completely; by default it is a
         warning in the log. The legend names these runs, too.
@@ -166,7 +166,8 @@ def plot_histories(
     panels = _panels(histories, column, x, by)
     if y is None and by is None and (beside := _held_out(histories)):
         panels.append(_Panel(panels[0].x, beside, "", list(histories)))
-    across = _across(xlim or {}, [panel.x for panel in panels])
+    across = _of_axes("xlim", xlim or {}, [panel.x for panel in panels])
+    low, high = _of_axes("ylim", ylim or {}, [column]).get(column, (None, None))
     missing = {label: _missing(rows, column, logarithmic) for label, rows in histories.items()}
     for label, what in missing.items():
         if what:
@@ -175,8 +176,8 @@ def plot_histories(
     if logarithmic or spans(histories, column):
         bands = [lowest(runs) for runs in (seeds or {}).values() if len(runs) > 1]
         least = lower_end([*histories.values(), *bands], column)
-    if least and (ylim is None or ylim[0] is None):
-        ylim = (least, None if ylim is None else ylim[1])
+    if least and low is None:
+        low = least
         for label, rows in histories.items():
             values = values_of(rows, column, positive=True)
             if under := int((values < least).sum()):
@@ -236,8 +237,8 @@ def plot_histories(
                 figure.supylabel(text, fontsize=7)  # an axis alone may be too short for it
         if logarithmic or spans(histories, column):
             axes[0].set_yscale("log")
-        if ylim is not None:
-            _limit(axes[0], "y", ylim)
+        if (low, high) != (None, None):
+            _limit(axes[0], "y", (low, high))
         if title:
             figure.suptitle(title)
         lines: dict[str, Any] = {}
@@ -276,37 +277,40 @@ def lower_end(histories: Iterable[Sequence[Record]], column: str) -> float:
     return float(10.0 ** math.floor(math.log10(seen.min()) - 0.05))
 
 
-def parse_limits(option: str, text: str) -> tuple[str, Limits]:
-    """Return the ends of an axis, and the name before them.
+def parse_limits(option: str, texts: Sequence[str] | None) -> dict[str, Limits]:
+    """Return the ends of axes, by the names before them.
 
-    >>> parse_limits("xlim", "rounds=0,100"), parse_limits("ylim", "1e-6,")
-    (('rounds', (0.0, 100.0)), ('', (1e-06, None)))
+    >>> parse_limits("xlim", ["rounds=0,100"]), parse_limits("ylim", ["1e-6,"])
+    ({'rounds': (0.0, 100.0)}, {'': (1e-06, None)})
     """
-    name, _, ends = text.rpartition("=")
-    try:
-        low, high = (float(end) if end.strip() else None for end in ends.split(","))
-    except ValueError:
-        low = high = math.nan
-    said = [end for end in (low, high) if end is not None]
-    if not said or not all(map(math.isfinite, said)) or (len(said) == 2 and said[0] >= said[1]):
-        raise ConfigError(
-            f"--{option} {text}: write two increasing numbers such as 1e-6,1, of which one may be "
-            f"left out, as in 1e-6,"
-        )
-    return name.strip(), (low, high)
+    limits: dict[str, Limits] = {}
+    for text in texts or ():
+        name, _, ends = text.rpartition("=")
+        try:
+            low, high = (float(end) if end.strip() else None for end in ends.split(","))
+        except ValueError:
+            low = high = math.nan
+        said = [end for end in (low, high) if end is not None]
+        if not said or not all(map(math.isfinite, said)) or (len(said) == 2 and said[0] >= said[1]):
+            raise ConfigError(
+                f"--{option} {text}: write two increasing numbers such as 1e-6,1, of which one may "
+                f"be left out, as in 1e-6,"
+            )
+        limits[name.strip()] = (low, high)
+    return limits
 
 
-def _across(given: Mapping[str, Limits], drawn: Sequence[str]) -> dict[str, Limits]:
-    """Return the limits by abscissa, of those that are drawn."""
+def _of_axes(option: str, given: Mapping[str, Limits], drawn: Sequence[str]) -> dict[str, Limits]:
+    """Return the limits by axis, of those that are drawn."""
     names = list(dict.fromkeys(drawn))
     for name in given:
         if not name and len(names) > 1:
             raise ConfigError(
-                f"--xlim is for one of the panels' axes, {', '.join(names)}: name it, as in "
-                f"--xlim {names[0]}=0,100"
+                f"--{option} is for one of the panels' axes, {', '.join(names)}: name it, as in "
+                f"--{option} {names[0]}=0,100"
             )
         if name and name not in names:
-            raise ConfigError(f"--xlim {name}: no panel has this axis: {nearest(name, names)}")
+            raise ConfigError(f"--{option} {name}: no panel has this axis: {nearest(name, names)}")
     return {name or names[0]: ends for name, ends in given.items()}
 
 

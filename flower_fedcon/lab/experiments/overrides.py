@@ -149,7 +149,21 @@ def _put(table: Table, path: Sequence[str], value: Any) -> None:
         where = where[part]
     if not isinstance(where, dict):
         raise ConfigError("write compare.1.key=value for the first of [[compare]]")
-    where[path[-1]] = value
+    where[path[-1]] = _among(where, value) if path[-1] == "participation" else value
+
+
+def _among(table: Table, rule: Any) -> Any:
+    """Return a rule of participation, within the table's own if that leaves open whom it is among.
+
+    >>> _among({"participation": {"type": "Estimated", "cutoff": 50}}, {"sample": 3})
+    {'type': 'Estimated', 'cutoff': 50, 'among': {'sample': 3}}
+    """
+    own, around = table.get("participation"), ("Deadline", "Estimated")
+    if not isinstance(own, dict) or own.get("type") not in around or "among" in own:
+        return rule
+    if isinstance(rule, dict) and rule.get("type") in around:
+        return rule
+    return {**own, "among": rule}
 
 
 def _own_keys(name: str) -> list[str]:

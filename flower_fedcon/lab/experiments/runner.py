@@ -10,7 +10,7 @@ import os
 import time
 import tomllib
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from flower_fedcon import simulation
 from flower_fedcon.core.availability import short_trace
+from flower_fedcon.core.participation import Participation
 from flower_fedcon.errors import ConfigError, FedConError, StorageError
 from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.lab.experiments.folders import is_there, write
@@ -86,9 +87,8 @@ def play(
     # The logs of Ray and JAX stay on; so does the stacked engine's, unless a message above said why
     # it is not used.
     silent = run.engine == "local" or (stacked and bool(label))
-    repeated = short_trace(experiment.participation(index), plan.num_rounds)
-    if label and silent and repeated:
-        say(f"{label}: {repeated}")
+    if label and silent:
+        say_short_traces([(label, experiment.participation(index), plan.num_rounds)])
     shown = progress(label, plan.num_rounds, plan.callbacks) if label else nullcontext()
     try:
         with shown as show, quiet(silent, strategies=bool(label)):
@@ -111,6 +111,19 @@ def play(
         if not label or plan.run_dir is None:
             raise
         raise _interrupted(label, plan, Path(plan.run_dir)) from None
+
+
+def say_short_traces(runs: Iterable[tuple[str, Participation, int]]) -> None:
+    """Say once of each trace that it is repeated; runs whose log is silenced do not.
+
+    `runs` are a label, who takes part, and the number of rounds.
+    """
+    said: dict[str, str] = {}
+    for label, rule, num_rounds in runs:
+        said.setdefault(short_trace(rule, num_rounds), label)
+    said.pop("", None)
+    for text, label in said.items():
+        say(f"{label}: {text}")
 
 
 def _interrupted(label: str, plan: Plan, folder: Path) -> InterruptedRunError:

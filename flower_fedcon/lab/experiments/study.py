@@ -19,7 +19,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flower_fedcon.core.availability import short_trace
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.lab.experiments import tuning
 from flower_fedcon.lab.experiments.comparison import figures_of, show
@@ -27,7 +26,7 @@ from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.lab.experiments.folders import label_slug, write
 from flower_fedcon.lab.experiments.histories import CELLS, FAILED, setting_text
 from flower_fedcon.lab.experiments.run_tables import BOTH, names_of_values
-from flower_fedcon.lab.experiments.runner import Job, play_jobs
+from flower_fedcon.lab.experiments.runner import Job, play_jobs, say_short_traces
 from flower_fedcon.lab.experiments.seed_statistics import mean
 from flower_fedcon.problems.mismatch import why_mismatched
 from flower_fedcon.runs.console import brief, clock, say
@@ -110,7 +109,9 @@ def run_study(experiment: Experiment, folder: Path, *, workers: int = 2) -> bool
     _say_mismatches(runs)
     if experiment.run_options.engine == "stacked":
         _say_unstacked(runs)
-    _say_short_traces(runs)
+    say_short_traces(
+        (label, alone.participation(), alone.run_options.rounds) for label, _, alone in runs
+    )
     write(folder / CONFIG, experiment.to_toml())  # first, since it identifies the runs
     labels = list(dict.fromkeys(run.label for run in runs))
     write(folder / CELLS, json.dumps(labels, indent=1))
@@ -193,13 +194,6 @@ def _say_unstacked(runs: Sequence[CellRun]) -> None:
             reasons.setdefault(reason, run.label)
     for reason, label in reasons.items():
         say(f"{label}: {reason}; such runs use the local engine")
-
-
-def _say_short_traces(runs: Sequence[CellRun]) -> None:
-    """Log once, not in each run, which traces are repeated."""
-    said = [short_trace(one.participation(), one.run_options.rounds) for _, _, one in runs]
-    for text in dict.fromkeys(filter(None, said)):
-        say(text)
 
 
 _OF_PROBLEM = ("problem.", BOTH)
