@@ -39,6 +39,8 @@ class Engine(ABC):
     max_retries: int | None = 3
     round_deadline: float = math.inf
     wall_clock: ClassVar[bool] = False
+    remote: bool = False
+    """Whether the clients are programs on nodes, of which none may end a run."""
     why_no_gradients: str = ""
     """Why clients may not be asked for gradients; "" if they may."""
 

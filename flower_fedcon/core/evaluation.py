@@ -6,7 +6,7 @@ if its name is not a column that every history has. Anything else is a fault of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -31,7 +31,9 @@ WEIGHT = "weight."
 _EACH = 100  # so many clients' own values are recorded at most
 LARGEST = 5e102
 """The largest number accepted from a client: its square can still be summed and weighted."""
-_METRICS, _LETTERS = 100, 100  # metrics of one evaluation; characters of a metric's name
+MOST_METRICS = 100
+"""So many metrics are recorded of a client, by name."""
+_LETTERS = 100  # characters of a metric's name
 
 
 def usable(value: object) -> bool:
@@ -61,6 +63,35 @@ def check_metric_names(names: Iterable[str]) -> None:
                 f"a metric's name must have 1 to {_LETTERS} printable letters, got "
                 f"{printable(repr(name), _LETTERS)}"
             )
+
+
+class MetricNames:
+    """The names that each client's metrics have in a run: at most 100 of one."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, set[str]] = {}
+
+    def takes(self, client: int, name: str) -> bool:
+        """Return whether a client's metric has a place in the history."""
+        known = self._of.setdefault(client, set())
+        if len(known) < MOST_METRICS:
+            known.add(name)
+        return name in known
+
+
+def of_single_clients(names: Iterable[str], clients: Collection[str]) -> set[str]:
+    """Return the metrics whose names are columns for one client's values of another metric.
+
+    >>> sorted(of_single_clients(["loss", "loss/a", "loss/x", "top/a"], ["a", "b"]))
+    ['loss/a']
+    """
+    heads, owners = {*names}, {*clients}
+    return {
+        name
+        for name in heads
+        for place, letter in enumerate(name)
+        if letter == "/" and name[:place] in heads and name[place + 1 :] in owners
+    }
 
 
 def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
@@ -116,8 +147,8 @@ def admit(loss: object, metrics: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError(printable(str(metrics["error"])))
     weights = {k.removeprefix(WEIGHT): v for k, v in metrics.items() if k.startswith(WEIGHT)}
     metrics = {k: v for k, v in metrics.items() if not k.startswith(WEIGHT)}
-    if len(metrics) > _METRICS:
-        raise ConfigError(f"it has {len(metrics)} metrics, and at most {_METRICS} are recorded")
+    if len(metrics) > MOST_METRICS:
+        raise ConfigError(f"it has {len(metrics)} metrics, and at most {MOST_METRICS} are recorded")
     check_metric_names(metrics)
     for name, value in metrics.items():
         if not usable(value):
@@ -172,7 +203,11 @@ def pooled(
     record: dict[str, float] = {}
     heard = [answer for answer in answers if answer is not None]
     whole = len(heard) == len(answers)
-    for name in dict.fromkeys(name for answer in heard for name in answer):
+    measured = dict.fromkeys(name for answer in heard for name in answer)
+    columns = of_single_clients(measured, names) if any("/" in name for name in measured) else ()
+    for name in measured:
+        if name in columns:
+            continue
         values = [None if answer is None else answer.get(name) for answer in answers]
         if not any(isinstance(value, tuple) for value in values):
             if None not in values:

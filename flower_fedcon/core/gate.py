@@ -36,6 +36,7 @@ from flower_fedcon.wire.payloads import SCALAR_BYTES, Payload
 NUMBERS = ("distance", "steps")  # in a certificate's answer, and from a client's own loop
 COUNTS = ("gradients", "examples_seen", "hessian_products", "proxes", "lmos")
 WORK = ("iterations", "evaluations", "unconverged", *COUNTS)  # the names of a step's costs
+_MOST_WORK = 2.0**53  # a larger count is not exact
 
 
 Admitted = NewType("Admitted", Reply)
@@ -222,7 +223,7 @@ def _check_norms(name: str, values: Array, most: float) -> None:
 
 def _known(work: Mapping[str, Any]) -> dict[str, float]:
     """Return a client's counts of its work, those with a column in the history."""
-    return {name: work[name] for name in WORK if usable(work.get(name)) and work[name] >= 0}
+    return {n: work[n] for n in WORK if usable(work.get(n)) and 0 <= work[n] <= _MOST_WORK}
 
 
 def _check_numbers(name: str, column: Any) -> None:

@@ -79,6 +79,8 @@ class GridEngine(Engine):
         self._at: dict[int, int] = {}  # the node on which each client trained last
         self._known: dict[str, ClientInfo] = {}
         self._enough = 1  # of those that are known
+        self._metrics, self._told = evaluation.MetricNames(), set[int]()
+        self.remote = problem is None
 
     def go_on(self, known: Sequence[ClientInfo], enough: int) -> None:
         """Wait at the start only for so many of the clients of a run that goes on."""
@@ -412,6 +414,7 @@ class GridEngine(Engine):
                 diverged += answer.diverged
             else:
                 factor = 1.0 if self._run.factors is None else self._run.factors[client]
+                answer = self._with_place(client, answer)
                 answers[client] = {**answer, "objective": factor * answer["objective"]}
                 del missing[self._names[client]]
         if diverged == len(self._names):  # no single client is at fault
@@ -425,6 +428,20 @@ class GridEngine(Engine):
         if "objective" in record and psi is not None and not isinstance(psi, Indicator):
             record["objective"] += psi.value(x)
         return {**record, "violation": violation}
+
+    def _with_place(self, client: int, answer: dict[str, Any]) -> dict[str, Any]:
+        """Return an evaluation with those metrics that have a place in the history."""
+        place = {
+            n: v for n, v in answer.items() if n == "objective" or self._metrics.takes(client, n)
+        }
+        if len(place) < len(answer) and client not in self._told:
+            self._told.add(client)
+            _log.warning(
+                "client %s: metrics after its first %d, by name, are left out",
+                self._names[client],
+                evaluation.MOST_METRICS,
+            )
+        return place
 
     def _evaluation(self, content: Message | Fault) -> dict[str, Any] | Fault:
         if isinstance(content, Fault):

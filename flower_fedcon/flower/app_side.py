@@ -11,8 +11,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from flwr.app import Message
 
-from flower_fedcon.core.evaluation import check_metric_names, usable
-from flower_fedcon.core.protocol import UNIFORM
+from flower_fedcon.core.evaluation import (
+    MOST_METRICS,
+    MetricNames,
+    check_metric_names,
+    of_single_clients,
+    usable,
+)
+from flower_fedcon.core.protocol import MOST_EXAMPLES, UNIFORM
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.flower import incoming, messages
 from flower_fedcon.flower.codec import ERROR, Config
@@ -41,8 +47,9 @@ Answers: TypeAlias = Mapping[int, tuple[float, Mapping[str, float]]]
 """By client: the number of examples of its metrics, and the metrics."""
 _log = logging.getLogger("flwr")
 _EACH = 100  # number of clients up to which each one's metrics are recorded
-_METRICS = 100  # metrics of one client
-_TOLD = 1000  # log lines about metrics that are left out
+_TOLD = 10  # metrics of one client that the log names as left out
+_LINES = 1000  # log lines about metrics that are left out
+_ALONE = 0.9  # the share of all examples by which one client determines the means of metrics
 
 
 class AppSide:
@@ -67,7 +74,10 @@ class AppSide:
         self._evaluated: Record = {}
         self._of_single: set[str] = set()
         self._unlike = False  # whether two different counts of examples were logged
-        self._told: set[tuple[int, str]] = set()  # metrics that the log has named as left out
+        self._alone = False  # whether a client that outweighs the others was logged
+        self._train_names, self._evaluate_names = MetricNames(), MetricNames()
+        self._told: dict[int, set[str]] = {}  # by client: metrics that the log names as left out
+        self._lines = 0  # about them
 
     def open(self, server: Server, buffers: list[Array]) -> None:
         """Take part in a run that starts from these buffers, which the server holds."""
@@ -118,7 +128,9 @@ class AppSide:
             buffers.append(array)
         if wrong:
             raise ConfigError(f"its buffers: {'; '.join(wrong)}: build the same model on both")
-        examples, metrics = self._usable(client, lambda: (beside.metrics, parts.examples))
+        examples, metrics = self._usable(
+            self._train_names, client, lambda: (beside.metrics, parts.examples)
+        )
         self._compare(client, examples)
         self._heard[client] = (examples, buffers, metrics)
         return parts._replace(tensors=tensors, config=config)
@@ -149,7 +161,7 @@ class AppSide:
             alike = server.setup.weighting == UNIFORM
             weights = [1.0 if alike else n for n, _, _ in heard.values()]
             server.move_buffers(mean_buffers(cohort, weights))
-        answers = {client: (n, m) for client, (n, _, m) in heard.items()}
+        answers = self._own_names({client: (n, m) for client, (n, _, m) in heard.items()})
         self._trained_means = _means(answers)
         self._trained = self._trained_means | self._each(answers)
 
@@ -219,7 +231,7 @@ class AppSide:
         failed: dict[str, str] = {}
         for client, content in contents:
             answer = content if isinstance(content, Fault) else incoming.guarded(
-                partial(self._usable, client, content)
+                partial(self._usable, self._evaluate_names, client, content)
             )  # fmt: skip
             if isinstance(answer, Fault):
                 failed[self._names[client]] = answer.reason
@@ -227,30 +239,69 @@ class AppSide:
                 answers[client] = answer
         if failed:
             _log.warning("no evaluation from %s", in_words(failed))
-        means = _means(answers)
-        self._evaluated = means | self._each(answers)
+        known = self._own_names(answers)
+        means = _means(known)
+        self._evaluated = means | self._each(known)
         both = self.trained.keys() & self.evaluated.keys()
+        taken = {f"{kind}_{name}" for kind in ("train", "evaluate") for name in both}
         record = {
             f"{kind}_{name}" if name in both else name: value
             for kind, measured in (("train", self.trained), ("evaluate", self.evaluated))
             for name, value in measured.items()
+            if name in both or name not in taken
         }
         single = (self.trained.keys() - self.trained_means) | (self.evaluated.keys() - means)
         prefixed = {f"{kind}_{name}" for kind in ("train", "evaluate") for name in single & both}
         self._of_single = single | prefixed
         return {**record, "unheard": len(failed)} if failed else record
 
-    def _usable(self, client: int, read: Reader) -> tuple[float, dict[str, float]]:
+    def _usable(
+        self, names: MetricNames, client: int, read: Reader
+    ) -> tuple[float, dict[str, float]]:
         """Return a client's examples and usable metrics; log the others once."""
-        examples, metrics, others = _checked(*read())
-        for name, reason in others.items():
-            if (client, name) not in self._told and len(self._told) < _TOLD:
-                self._told.add((client, name))
-                _log.warning(
-                    "client %s: its metric %s is left out: %s",
-                    self._names[client], incoming.readable(name), reason,
-                )  # fmt: skip
+        examples, metrics, others = _checked(*read(), partial(names.takes, client))
+        self._tell(client, others)
         return examples, metrics
+
+    def _tell(self, client: int, left_out: Mapping[str, str]) -> None:
+        """Log some of a client's metrics that are left out, each once, with the reason."""
+        told = self._told.setdefault(client, set())
+        for name, reason in left_out.items():
+            if name in told or len(told) > _TOLD or self._lines >= _LINES:
+                continue
+            told.add(name)
+            self._lines += 1
+            what, why = f"its metric {incoming.readable(name)} is", f": {reason}"
+            if len(told) > _TOLD:
+                what, why = "more of its metrics are", ""
+            _log.warning("client %s: %s left out%s", self._names[client], what, why)
+
+    def _own_names(self, answers: Answers) -> Answers:
+        """Return answers without metrics that would be columns of other clients.
+
+        Log if one client's examples decide what the means of the others are.
+        """
+        names = {name for _, metrics in answers.values() for name in metrics}
+        if odd := of_single_clients(names, self._names):
+            reason = "it is the name of one client's column"
+            for client, (_, metrics) in answers.items():
+                self._tell(client, dict.fromkeys(metrics.keys() & odd, reason))
+            answers = {
+                client: (n, {name: m for name, m in metrics.items() if name not in odd})
+                for client, (n, metrics) in answers.items()
+            }
+        if len(answers) > 2 and not self._alone:
+            first = max(answers, key=lambda client: answers[client][0])
+            share = answers[first][0] / math.fsum(n for n, _ in answers.values())
+            if share > _ALONE:
+                self._alone = True
+                _log.warning(
+                    'client %s has %.1f%% of the weight in the means of metrics, by the '
+                    '"num-examples" that it replies: if it counts no examples, correct it in its '
+                    "app",
+                    self._names[first], 100 * share,
+                )  # fmt: skip
+        return answers
 
     def _each(self, answers: Answers) -> Record:
         """Return the metrics of each client ("name/client"), unless there are too many."""
@@ -277,9 +328,11 @@ def _bytes(buffers: Sequence[Array]) -> int:
 
 
 def _checked(
-    metrics: Mapping[str, Any], examples: Any
+    metrics: Mapping[str, Any], examples: Any, takes: Callable[[str], bool]
 ) -> tuple[float, dict[str, float], dict[str, str]]:
     """Return a client's examples and metrics; by name, why other metrics cannot be used.
+
+    `takes` says whether a name still has a place.
 
     Raises
     ------
@@ -288,8 +341,11 @@ def _checked(
     """
     if examples == 0:
         raise ConfigError("it has no examples, so it does not count")
-    if not usable(examples) or examples < 0:
-        raise ConfigError("its num-examples is not a number > 0")
+    if not usable(examples) or not 1 / MOST_EXAMPLES <= examples <= MOST_EXAMPLES:
+        raise ConfigError(
+            f"its num-examples is {incoming.shown(examples)}, expected a number above 0 and at "
+            f"most {MOST_EXAMPLES:g}"
+        )
     numbers, others = dict[str, float](), dict[str, str]()
     for name, value in flat_metrics(metrics).items():
         try:
@@ -299,8 +355,8 @@ def _checked(
             continue
         if not usable(value):
             others[name] = "it is not a number that can be averaged"
-        elif len(numbers) == _METRICS:
-            others[name] = f"it is one of more than {_METRICS}"
+        elif not takes(name):
+            others[name] = f"it is one of more than {MOST_METRICS}"
         else:
             numbers[name] = float(value)
     return float(examples), numbers, others

@@ -36,6 +36,7 @@ from flower_fedcon.runs.run import Run
 from flower_fedcon.validation import Array, choice
 
 _log = logging.getLogger("flwr")
+_SHOWN = 40  # numbers in one log line
 
 
 @dataclass(repr=False)
@@ -43,6 +44,19 @@ class RunResult(Result):
     """Flower's `Result`, with this package's history."""
 
     history: History = field(default_factory=lambda: History(np.empty(0)))
+
+
+def in_one_line(numbers: Mapping[str, float], between: str = ", ") -> str:
+    """Return numbers by name, the first of many.
+
+    >>> in_one_line({"loss": 0.25, "accuracy": 0.5})
+    'loss 0.25, accuracy 0.5'
+    >>> in_one_line({f"m{i}": 1.0 for i in range(42)})[-16:]
+    'm39 1 and 2 more'
+    """
+    told = [f"{name} {value:.6g}" for name, value in list(numbers.items())[:_SHOWN]]
+    more = f" and {len(numbers) - _SHOWN} more" if len(numbers) > _SHOWN else ""
+    return between.join(told) + more
 
 
 def in_kinds(method: Method[Any], names: Sequence[str]) -> str:
@@ -122,7 +136,7 @@ class GridRun:
                 left_out.add("violation")  # always 0
             if self._app is not None:
                 left_out |= self._app.of_single_clients  # the history has them
-            text = ", ".join(f"{k} {v:.6g}" for k, v in record.items() if k not in left_out)
+            text = in_one_line({k: v for k, v in record.items() if k not in left_out})
             _log.info("[%s %d/%d] %s", unit, record["round"], plan.num_rounds, text)
             number, app = int(record["round"]), self._app
             result.train_metrics_clientapp[number] = MetricRecord({**record})
@@ -162,7 +176,7 @@ class GridRun:
                 plan.num_rounds,
                 self._server.replies,
                 len(round_.cohort),
-                "".join(f"; {name} {value:.6g}" for name, value in means.items()),
+                f"; {in_one_line(means, '; ')}" if means else "",
                 duration(seconds),
                 f", about {duration(left)} left" if left else "",
                 f"; without {in_words(missing)}" if missing else "",
@@ -192,7 +206,9 @@ class GridRun:
         ):
             if measured:
                 last = {k: v for k, v in measured[max(measured)].items() if k not in of_single}
-                _log.info("\t%s, %s %d: %s", title, self._unit, max(measured), last)
+                shown = dict(list(last.items())[:_SHOWN])
+                more = f" and {len(last) - _SHOWN} more" if len(last) > _SHOWN else ""
+                _log.info("\t%s, %s %d: %s%s", title, self._unit, max(measured), shown, more)
         return result
 
     def _introduce(self, plan: Plan) -> None:

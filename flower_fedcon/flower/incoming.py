@@ -142,18 +142,18 @@ class _Fields:
         return {key[n:]: v for key, v in self._config.items() if key.startswith(prefix)}
 
     def _wrong(self, key: str, wanted: str) -> ConfigError:
-        return ConfigError(f"its {key} is {_shown(self._config[key])}, expected {wanted}")
+        return ConfigError(f"its {key} is {shown(self._config[key])}, expected {wanted}")
 
 
 def _number(key: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ConfigError(f"its {key} is {_shown(value)}, expected a number")
+        raise ConfigError(f"its {key} is {shown(value)}, expected a number")
     if isinstance(value, int) and abs(value) > _WHOLE:
         raise ConfigError(f"its {key} is a whole number of more than 63 bits")
     return float(value)
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
     """Return a value of unknown kind and size for a message."""
     if isinstance(value, int) and abs(value) > _WHOLE:
         return "a whole number of more than 63 bits"  # Python refuses to print the longest
@@ -233,5 +233,7 @@ def guarded(parse: Callable[[], Value]) -> Value | Fault:
         return parse()
     except FedConError as error:
         return Fault(readable(error), diverged=isinstance(error, DivergedError))
+    except KeyError as error:
+        return Fault(f"it is not in this package's form: it holds no {readable(error)}")
     except Exception as error:  # an unforeseen form is a fault, too
         return Fault(f"it is not in this package's form: {readable(repr(error))}")

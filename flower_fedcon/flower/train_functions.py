@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from flwr.app import Context, Message
 
-from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.core.protocol import MOST_EXAMPLES
+from flower_fedcon.errors import ConfigError, FedConError, repr_of
 from flower_fedcon.flower import messages
 from flower_fedcon.flower.forms import FORM, Extras, ModelForm, attach, detach, flat_metrics
 from flower_fedcon.flower.refusals import check_callers
@@ -160,7 +161,7 @@ class _Serving:
             kind = own_loop(str(settings.get("algorithm")))
             client = kind(self._run, self._training, context=self._context, **self._options)
             if self._num_examples is not None:
-                client.num_examples = int(self._num_examples(self._context))
+                client.num_examples = _counted("num_examples", self._num_examples(self._context))
             form = settings.pop(FORM, None)
             self._form = None if form is None else ModelForm.from_json(str(form))
             reply_arrays, examples, about = client.fit(model_arrays, settings)
@@ -184,9 +185,29 @@ class _Serving:
                 f"has {', '.join(model)}: reply ArrayRecord(model.state_dict()) of the same model"
             )
         layers, buffers = form.split(trained)
-        examples = int(metrics.pop("num-examples"))
+        examples = _counted("num-examples", metrics.pop("num-examples"))
         numbers = {
             k: float(v) for k, v in flat_metrics(metrics).items() if isinstance(v, int | float)
         }
         self._said = Extras(buffers, {}, numbers)
         return layers, examples
+
+
+def _counted(name: str, value: Any) -> int:
+    """Return the number of examples that an app's function states; its fraction is cut off.
+
+    Raises
+    ------
+    ConfigError
+        If it is not a number from 0 to what a server takes.
+    """
+    try:
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
+        number = -1
+    if not 0 <= number <= MOST_EXAMPLES:
+        raise ConfigError(
+            f"{name} is {repr_of(value)}, expected a whole number of examples, at most "
+            f"{MOST_EXAMPLES:g}"
+        )
+    return number

@@ -80,6 +80,8 @@ class Recorder:
         if plan.evaluate is not None:
             more = plan.evaluate(server_round, np.array(server.x))  # a copy for the callback
             check_metric_names(more)
+        if self._engine.remote:
+            raw = _without_reported(raw, server)
         whole = _record(server, raw | more, self.seconds) | self._engine.counts()
         if plan.certificates:
             whole |= certify(server, self._engine)
@@ -132,6 +134,18 @@ def _check_stops(callbacks: Sequence[Any]) -> None:
                 f"rounds or a budget of epsilon, or EarlyStopping(..., unsafe=True), which epsilon "
                 f"does not count"
             )
+
+
+def _without_reported(raw: Record, server: Server) -> Record:
+    """Return what nodes have measured, without names under which the method reports."""
+    for name in raw.keys() & server.strategy.report(server.state).keys():
+        _log.warning(
+            "the clients' metric %s is left out: %s reports a column of this name",
+            name,
+            server.strategy.title,
+        )
+        raw = {other: value for other, value in raw.items() if other != name}
+    return raw
 
 
 def _record(server: Server, evaluation: Record, seconds: float) -> Record:
