@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -19,8 +19,9 @@ from flower_fedcon.objectives.common_baseline import CommonBaseline
 from flower_fedcon.objectives.equal_times import on_grid, tied_times
 from flower_fedcon.objectives.survival import NOTHING_COMPARED
 from flower_fedcon.problems.federated import FederatedProblem
-from flower_fedcon.tables.pairs import concordance
+from flower_fedcon.tables.pairs import concordant
 from flower_fedcon.tables.row_weights import NO_HAZARDS, SAMPLING
+from flower_fedcon.tables.statistics import Estimates
 from flower_fedcon.tables.statistics.after_fit import proportionality_test
 from flower_fedcon.tables.statistics.hazards import (
     Proportionality,
@@ -130,6 +131,9 @@ class _Stratified(FederatedEstimator, _Strata):
             X, time, event, ties=self.ties, strata=stratum, sample_weight=weight, **more
         )
 
+    def _show(self, found: Estimates, shape: tuple[int, ...]) -> None:
+        super()._show(replace(found, common=self._common is not None), shape)
+
     def _take(self, x: Array) -> None:
         self.coef_ = x.copy()
 
@@ -156,7 +160,7 @@ class _Stratified(FederatedEstimator, _Strata):
         y = _times(self._validated(X, _columns(y), **checks)[1])
         _, place = clients_of(groups, len(y))
         late = None if entry is None else _entries(entry, y)
-        total, pairs = _within(place, scores, y[:, 0], y[:, 1], entry=late)
+        total, pairs = concordant(place, scores, y[:, 0], y[:, 1], entry=late)
         if not pairs:
             raise ValueError(
                 "no two rows can be compared: no row has an event while another"
@@ -169,47 +173,29 @@ class _Stratified(FederatedEstimator, _Strata):
     def site_concordance_(self) -> Array:
         """Each site's share of concordant pairs, in the order of `groups_`; NaN without a pair."""
         shares = np.full(len(self.groups_), math.nan)
-        for (concordant, pairs), rows in zip(self._concordant(), self._rows, strict=True):
+        for (right, pairs), rows in zip(self._concordant(), self._rows, strict=True):
             if pairs:
-                shares[self._place[rows[0]]] = concordant / pairs
+                shares[self._place[rows[0]]] = right / pairs
         return shares
 
     @property
     def concordance_(self) -> float:
         """The share of concordant pairs among those that the sites can compare."""
-        concordant, pairs = np.sum(self._concordant(), axis=0)
-        return float(concordant / pairs) if pairs else math.nan
+        right, pairs = np.sum(self._concordant(), axis=0)
+        return float(right / pairs) if pairs else math.nan
 
     def _concordant(self) -> list[tuple[float, float]]:
         return [
-            _within(
+            concordant(
                 f.strata,
                 f.rows @ self.coef_,
                 f.times,
                 f.events.astype(float),
                 f.given_weights,
                 f.entries,
-            )  # fmt: skip
+            )
             for f in self._sites
         ]
-
-
-def _within(
-    strata: Array,
-    scores: Array,
-    time: Array,
-    event: Array,
-    weight: Array | None = None,
-    entry: Array | None = None,
-) -> tuple[float, float]:
-    """Return the concordant pairs, a tie counted half, and all pairs, within strata."""
-    right = pairs = 0.0
-    for stratum in np.unique(strata):
-        inside = strata == stratum
-        weights, late = (None if one is None else one[inside] for one in (weight, entry))
-        share, number = concordance(scores[inside], time[inside], event[inside], weights, late)
-        right, pairs = right + share * number, pairs + number
-    return right, pairs
 
 
 def _columns(y: Any) -> Any:

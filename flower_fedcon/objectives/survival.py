@@ -44,8 +44,9 @@ class CoxRegression(LinearModel):
 
     With the risk set R(t) of the rows whose time is at least t, and whose entry is before t, it is
     the sum over rows i with an event of w_i (log sum_{j in R(t_i)} w_j exp(<a_j, x>) - <a_i, x>),
-    divided by the sum of the weights. There is no intercept: the baseline hazard contains it. Each client is a stratum with
-    its own baseline, so that the stratified likelihood is exactly the sum over the clients.
+    divided by the sum of the weights. There is no intercept: the baseline hazard contains it. Each
+    client is a stratum with its own baseline, so that the stratified likelihood is exactly the sum
+    over the clients (for one baseline of all see `flower_fedcon.objectives.common_baseline`).
     `FederatedProblem(..., weights=[f.total_weight for f in objectives])` gives its mean over all
     rows.
 

@@ -62,6 +62,24 @@ def concordance(
     return ((below + 0.5 * same) / pairs, pairs) if pairs else (0.0, 0.0)
 
 
+def concordant(
+    strata: Array,
+    scores: Array,
+    time: Array,
+    event: Array,
+    weight: Array | None = None,
+    entry: Array | None = None,
+) -> tuple[float, float]:
+    """Return the concordant pairs, a tie counted half, and all pairs, within strata."""
+    right = pairs = 0.0
+    for stratum in np.unique(strata):
+        inside = strata == stratum
+        weights, late = (None if one is None else one[inside] for one in (weight, entry))
+        share, number = concordance(scores[inside], time[inside], event[inside], weights, late)
+        right, pairs = right + share * number, pairs + number
+    return right, pairs
+
+
 def _before(
     ranks: Array, ends: Array, values: Array, weights: Array, times: Array
 ) -> tuple[float, float]:

@@ -34,15 +34,13 @@ from flower_fedcon.objectives.survival import CoxRegression
 from flower_fedcon.tables.packed_text import packed_text, unpacked_text
 from flower_fedcon.tables.small_cells import is_few
 from flower_fedcon.tables.statistics.site_sums import expect_clusters
+from flower_fedcon.tables.wing import RISK_SETS
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
-RISK_SETS = "risk_sets"
 TIMES = "times"
 QUESTIONS = (TIMES, *ANSWERS)
 """A request holds the place of its question."""
-MOST = 2**21
-"""The most entries of an array in an answer."""
 
 
 def check_times(site: Site, down: Payload) -> None:
