@@ -1,37 +1,42 @@
-"""Cox regression over clients, with each client as a stratum."""
+"""Cox regression over clients: each client as a stratum, or one baseline hazard for all."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from scipy.stats import rankdata
 from sklearn.utils.validation import check_is_fitted
 
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, first_few, repr_of
 from flower_fedcon.estimators.argument_forms import clients_of
 from flower_fedcon.estimators.base import FederatedEstimator, Tuned
 from flower_fedcon.estimators.shared_arguments import Penalty
 from flower_fedcon.objectives import CoxRegression, Scaled
+from flower_fedcon.objectives.common_baseline import CommonBaseline
+from flower_fedcon.objectives.equal_times import on_grid, tied_times
 from flower_fedcon.objectives.survival import NOTHING_COMPARED
 from flower_fedcon.problems.federated import FederatedProblem
-from flower_fedcon.tables.pairs import concordance
+from flower_fedcon.tables.pairs import concordant
 from flower_fedcon.tables.row_weights import NO_HAZARDS, SAMPLING
+from flower_fedcon.tables.statistics import Estimates
 from flower_fedcon.tables.statistics.after_fit import proportionality_test
 from flower_fedcon.tables.statistics.hazards import (
     Proportionality,
     log_times,
+    logarithms,
     sums_in_time,
+    sums_of_all_sites,
 )
-from flower_fedcon.validation import Array, choice, nonnegative
+from flower_fedcon.validation import Array, choice, expect_unmasked, float_array, nonnegative
 
 _TRANSFORMS = ("log", "rank", "identity")
-_POOLED = (
-    "stratified must be True. With one baseline hazard for all sites an event is compared with the "
-    "rows at risk at every site, so their times would have to leave the sites. Keep each site as a "
-    "stratum, and test a difference between sites by a column for it"
+_ALL = "all"
+_NOTHING_AT_ALL = (
+    "no two rows of a stratum are at risk together whose columns differ and of which the earlier "
+    "has an event: there is nothing to fit"
 )
 
 
@@ -44,12 +49,18 @@ class _Strata:
     ties : {"breslow", "efron"} (default: "breslow")
         See `flower_fedcon.objectives.CoxRegression`.
     stratified : bool (default: True)
-        Must be True: each client is a stratum. The error for False says why one baseline hazard for
-        all clients is not possible.
+        Whether each client is a stratum, with its own baseline hazard. If not, rows are compared
+        with those of all clients, as in a fit of the pooled rows. Clients then send sums over their
+        rows at risk at the time of each event, which reveal single rows to the server; see
+        `flower_fedcon.objectives.common_baseline`.
+    baseline_times : array, optional
+        With stratified=False: ascending times at which clients send these sums, such as months; by
+        default the times of all events. An event counts at the next of these times.
     """
 
     ties: str = "breslow"
     stratified: bool = True
+    baseline_times: Any = None
 
 
 class _Stratified(FederatedEstimator, _Strata):
@@ -59,6 +70,7 @@ class _Stratified(FederatedEstimator, _Strata):
     __metadata_request__score: ClassVar = {"groups": True}
     _sites: list[Any]
     _strata: Array | None
+    _common: CommonBaseline | None
 
     def _strata_problem(
         self,
@@ -68,17 +80,42 @@ class _Stratified(FederatedEstimator, _Strata):
         sample_weight: Any,
         strata: Any,
         clusters: Any = None,
+        entry: Any = None,
     ) -> FederatedProblem:
         """Return the problem of clients whose rows are in strata."""
-        if self.stratified is not True:
-            raise ConfigError(_POOLED)
+        if self.stratified not in (True, False):
+            raise ConfigError(f"stratified must be True or False, got {self.stratified!r}")
+        grid = self._grid()
         labels, stratum = clients_of(strata, len(y), "strata")
         self._strata = None if strata is None else labels
-        problem = self._problem(X, np.c_[y, stratum], groups, sample_weight, clusters=clusters)
-        if all(f.smoothness == 0 for f in problem.clients):
-            raise ValueError(f"n_samples={X.shape[0]}: {NOTHING_COMPARED}")
+        y = np.c_[y, stratum] if entry is None else np.c_[y, stratum, _entries(entry, y)]
+        problem = self._problem(X, y, groups, sample_weight, clusters=clusters)
         self._sites = [f.objective if isinstance(f, Scaled) else f for f in problem.objectives]
+        self._common = None
+        said = NOTHING_COMPARED
+        if not self.stratified:
+            self._common, said = CommonBaseline.of_sites(self._sites, grid), _NOTHING_AT_ALL
+            problem = FederatedProblem([self._common], names=[_ALL])
+        if all(f.smoothness == 0 for f in problem.clients):
+            raise ValueError(f"n_samples={X.shape[0]}: {said}")
         return problem
+
+    def _grid(self) -> Array | None:
+        """Return the times at which clients sum, if they are given."""
+        if self.baseline_times is None:
+            return None
+        grid = float_array("baseline_times", self.baseline_times, ndim=1)
+        if not grid.size or grid[0] < 0 or (np.diff(grid) <= 0).any():
+            raise ConfigError(
+                f"baseline_times must be times >= 0, each later than the one before, got "
+                f"{repr_of(self.baseline_times)}"
+            )
+        if self.stratified:
+            raise ConfigError(
+                "baseline_times is for one baseline hazard of all clients: give stratified=False, "
+                "too, or leave it out"
+            )
+        return grid
 
     def _check(self, X: Any, y: Any) -> tuple[Any, Array]:
         X, y = self._validated(X, _columns(y), y_numeric=True, multi_output=True)
@@ -88,8 +125,14 @@ class _Stratified(FederatedEstimator, _Strata):
         return X, y
 
     def _objective(self, X: Any, y: Array, weight: Array | None) -> Any:
-        time, event, stratum = y.T
-        return CoxRegression(X, time, event, ties=self.ties, strata=stratum, sample_weight=weight)
+        time, event, stratum, *entry = y.T
+        more = {"entry": entry[0]} if entry else {}
+        return CoxRegression(
+            X, time, event, ties=self.ties, strata=stratum, sample_weight=weight, **more
+        )
+
+    def _show(self, found: Estimates, shape: tuple[int, ...]) -> None:
+        super()._show(replace(found, common=self._common is not None), shape)
 
     def _take(self, x: Array) -> None:
         self.coef_ = x.copy()
@@ -98,12 +141,12 @@ class _Stratified(FederatedEstimator, _Strata):
         """Return the log hazard ratios to a row of zeros, shape (rows,)."""
         return self._products(X)
 
-    def score(self, X: Any, y: Any, groups: Any = None) -> float:
+    def score(self, X: Any, y: Any, groups: Any = None, *, entry: Any = None) -> float:
         """Return Harrell's concordance, (C + T/2) / (C + D + T), as lifelines does.
 
         Parameters
         ----------
-        X, y : see `fit`
+        X, y, entry : see `fit`
         groups : array, shape (rows,), optional
             Rows are compared within a group; all of them by default.
 
@@ -116,7 +159,8 @@ class _Stratified(FederatedEstimator, _Strata):
         checks = {"y_numeric": True, "multi_output": True, "reset": False}
         y = _times(self._validated(X, _columns(y), **checks)[1])
         _, place = clients_of(groups, len(y))
-        total, pairs = _within(place, scores, y[:, 0], y[:, 1])
+        late = None if entry is None else _entries(entry, y)
+        total, pairs = concordant(place, scores, y[:, 0], y[:, 1], entry=late)
         if not pairs:
             raise ValueError(
                 "no two rows can be compared: no row has an event while another"
@@ -129,35 +173,29 @@ class _Stratified(FederatedEstimator, _Strata):
     def site_concordance_(self) -> Array:
         """Each site's share of concordant pairs, in the order of `groups_`; NaN without a pair."""
         shares = np.full(len(self.groups_), math.nan)
-        for (concordant, pairs), rows in zip(self._concordant(), self._rows, strict=True):
+        for (right, pairs), rows in zip(self._concordant(), self._rows, strict=True):
             if pairs:
-                shares[self._place[rows[0]]] = concordant / pairs
+                shares[self._place[rows[0]]] = right / pairs
         return shares
 
     @property
     def concordance_(self) -> float:
         """The share of concordant pairs among those that the sites can compare."""
-        concordant, pairs = np.sum(self._concordant(), axis=0)
-        return float(concordant / pairs) if pairs else math.nan
+        right, pairs = np.sum(self._concordant(), axis=0)
+        return float(right / pairs) if pairs else math.nan
 
     def _concordant(self) -> list[tuple[float, float]]:
         return [
-            _within(f.strata, f.rows @ self.coef_, f.times, f.events.astype(float), f.given_weights)
+            concordant(
+                f.strata,
+                f.rows @ self.coef_,
+                f.times,
+                f.events.astype(float),
+                f.given_weights,
+                f.entries,
+            )
             for f in self._sites
         ]
-
-
-def _within(
-    strata: Array, scores: Array, time: Array, event: Array, weight: Array | None = None
-) -> tuple[float, float]:
-    """Return the concordant pairs, a tie counted half, and all pairs, within strata."""
-    right = pairs = 0.0
-    for stratum in np.unique(strata):
-        inside = strata == stratum
-        weights = None if weight is None else weight[inside]
-        share, number = concordance(scores[inside], time[inside], event[inside], weights)
-        right, pairs = right + share * number, pairs + number
-    return right, pairs
 
 
 def _columns(y: Any) -> Any:
@@ -167,6 +205,31 @@ def _columns(y: Any) -> Any:
         event, time = (np.asarray(y)[name] for name in names)
         y = np.stack([time, event], axis=1).astype(float)
     return y
+
+
+def _entries(entry: Any, y: Array) -> Array:
+    """Return the times at which rows enter, one for each row.
+
+    Raises
+    ------
+    ValueError
+        If there is not one for each row, before its time.
+    """
+    expect_unmasked("entry", entry)
+    late = np.asarray(entry, dtype=np.float64).reshape(-1)
+    if late.shape != (len(y),) or not np.isfinite(late).all():
+        raise ValueError(
+            f"entry must have one finite time for each of {len(y)} rows, got shape "
+            f"{np.shape(entry)} with {int((~np.isfinite(late)).sum())} values that are not finite"
+        )
+    wrong = np.flatnonzero(late >= y[:, 0])
+    if wrong.size:
+        row = int(wrong[0])
+        raise ValueError(
+            f"each row must enter before its time, got entry {late[row]:g} and time {y[row, 0]:g} "
+            f"in row {row} (and {len(wrong) - 1} others): correct such rows, or leave them out"
+        )
+    return late
 
 
 def _times(y: Array) -> Array:
@@ -193,9 +256,11 @@ def _times(y: Array) -> Array:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class FederatedCoxRegression(_Stratified, Penalty):
-    """Cox's proportional hazards over clients, stratified: each client has its own baseline hazard.
+    """Cox's proportional hazards over clients.
 
-    Minimises the negative log partial likelihood, summed over the clients, / n, plus
+    By default each client is a stratum with its own baseline hazard; with `stratified=False` all
+    have one, and the fit is that of the pooled rows. Minimises the negative log partial likelihood
+    (stratified: summed over the clients) / n, plus
     alpha l1_ratio ||w||_1 + alpha (1 - l1_ratio) ||w||^2 / 2.
 
     Parameters
@@ -205,7 +270,8 @@ class FederatedCoxRegression(_Stratified, Penalty):
     l1_ratio : float (default: 1.0)
         In [0, 1].
     share_baseline : bool (default: False)
-        Whether clients send their baseline hazards, which reveal the times of their events.
+        Whether clients send their baseline hazards, which reveal the times of their events. A
+        baseline hazard of all clients is known in any case.
 
     Attributes
     ----------
@@ -213,13 +279,13 @@ class FederatedCoxRegression(_Stratified, Penalty):
         Log hazard ratios.
     concordance_ : float
         Harrell's share of concordant pairs, (C + T/2) / (C + D + T), over pairs within a stratum,
-        summed over the clients.
+        summed over the clients; pairs are of one client, whatever the baseline.
     site_concordance_ : array, shape (clients,)
         Each client's concordance; NaN without a pair that can be compared.
     baseline_cumulative_hazard_ : dict
         With `share_baseline`: for each client (for each client and stratum, if `fit` gets strata)
         an array of shape (times, 2), the times of events and Breslow's cumulative hazard of a row
-        of zeros up to them.
+        of zeros up to them. With `stratified=False`: by stratum, or of "all" without strata.
     history_, n_iter_, n_features_in_, feature_names_in_, groups_ : see `FederatedLasso`
 
     Examples
@@ -229,6 +295,17 @@ class FederatedCoxRegression(_Stratified, Penalty):
     >>> y = np.array([[1, 1], [2, 1], [2, 1], [3, 1], [3, 0]])  # time, event
     >>> FederatedCoxRegression(0.0, ties="efron").fit(X, y, groups=[0, 0, 1, 1, 1]).coef_.round(3)
     array([0.481])
+
+    One baseline hazard for all clients, as in a fit of the pooled rows, and rows that enter late:
+
+    >>> model = FederatedCoxRegression(0.0, ties="efron", stratified=False, inference="model")
+    >>> model.fit(X, y, groups=[0, 0, 1, 1, 1], entry=[0, 0, 1, 1, 0]).coef_.round(3)
+    array([-0.171])
+    >>> model.bse_.round(3), model.baseline_cumulative_hazard_["all"].round(3).tolist()
+    (array([1.011]), [[1.0, 0.372], [2.0, 0.915], [3.0, 1.457]])
+    >>> model.predict_survival([[1.0], [0.0]], [2.5]).round(3)
+    array([[0.462],
+           [0.401]])
     """
 
     alpha: float = field(default=0.01, kw_only=False)
@@ -245,6 +322,7 @@ class FederatedCoxRegression(_Stratified, Penalty):
         strata: Any = None,
         *,
         clusters: Any = None,
+        entry: Any = None,
     ) -> Self:
         """Fit the model of all clients' rows.
 
@@ -255,31 +333,39 @@ class FederatedCoxRegression(_Stratified, Penalty):
             Two columns, time and event (1 or 0); or one column of times, negative for censored
             rows, as in XGBoost; or scikit-survival's array of (event, time).
         groups : array, shape (rows,), optional
-            The client of each row, which is its stratum; one client by default.
+            The client of each row, which is its stratum if `stratified`; one client by default.
         sample_weight : array, shape (rows,), optional
             Weights >= 0; see `weight_kind`.
         strata : array, shape (rows,), optional
-            The stratum of each row within its client, such as the sex, each with its own baseline
-            hazard.
+            The stratum of each row (within its client, if `stratified`), such as the sex, each with
+            its own baseline hazard.
         clusters : array, shape (rows,), optional
             Labels, for inference="cluster". A cluster is a label within a client; by default each
             client is one cluster.
+        entry : array, shape (rows,), optional
+            The time after which each row is at risk: of rows that enter late (left truncation), and
+            of several rows of one person, each for the time during which its columns are so. By
+            default rows are at risk from the beginning.
 
         Raises
         ------
         ConfigError
-            If `stratified` is not True, `alpha` is negative, or inference is not possible: with a
-            penalty, with columns that order all events, or with collinear columns.
+            If `alpha` is negative, or inference is not possible: with a penalty, with columns that
+            order all events, or with collinear columns.
         ValueError
-            If X or y cannot be used, or no two rows can be compared.
+            If X, y or entry cannot be used, or no two rows can be compared.
         """
         X, y = self._check(X, y)
-        problem = self._strata_problem(X, y, groups, sample_weight, strata, clusters)
+        problem = self._strata_problem(X, y, groups, sample_weight, strata, clusters, entry)
         return self._fit_at(problem, self.l1_ratio, nonnegative("alpha", self.alpha))
 
     @property
     def baseline_cumulative_hazard_(self) -> dict[Any, Array]:
-        """Breslow's cumulative baseline hazard by client, or by client and stratum."""
+        """Breslow's cumulative baseline hazard by client and stratum, or of all clients."""
+        if self._common is not None:
+            labels = [_ALL] if self._strata is None else self._strata
+            found = self._common.baseline(self.coef_)
+            return {labels[int(stratum)]: hazard for stratum, hazard in found.items()}
         if not self.share_baseline:
             raise AttributeError(
                 "baseline hazards stay at the clients, since they reveal the times of events: give "
@@ -292,6 +378,34 @@ class FederatedCoxRegression(_Stratified, Penalty):
                 label = None if self._strata is None else self._strata[int(stratum)]
                 hazards[client if label is None else (client, label)] = hazard
         return hazards
+
+    def predict_survival(self, X: Any, times: Any, stratum: Any = None) -> Array:
+        """Return the probabilities that rows have no event up to some times, shape (rows, times).
+
+        Parameters
+        ----------
+        X : array or sparse matrix, shape (rows, features)
+        times : array, shape (times,)
+            After the last time of an event in the fit, it is that time's probability.
+        stratum : optional
+            The key of the baseline in `baseline_cumulative_hazard_`; needed if there are several.
+
+        Raises
+        ------
+        ConfigError
+            If there are several baselines and none is named, or it is not one of them.
+        """
+        hazards = self.baseline_cumulative_hazard_
+        if stratum is None and len(hazards) == 1:
+            (stratum,) = hazards
+        if stratum not in hazards:
+            known = first_few([*map(repr, hazards)])
+            raise ConfigError(f"stratum must name one of the baseline hazards {known}")
+        at, hazard = hazards[stratum].T
+        wanted = float_array("times", times, ndim=1)
+        met = np.append(0.0, hazard)[np.searchsorted(at, wanted, side="right")]
+        survival: Array = np.exp(-np.exp(self.predict(X))[:, None] * met)
+        return survival
 
     def proportionality(self, transform: str = "log") -> Proportionality:
         """Test whether hazards are proportional: R's cox.zph, of sums over the clients.
@@ -324,6 +438,13 @@ class FederatedCoxRegression(_Stratified, Penalty):
         if self._kind == SAMPLING:
             raise ConfigError(f"{NO_HAZARDS}: fit without the weights for this test")
         times = [f.times for f in self._sites]
+        if self._common is not None:
+            common, moments = self._common, self._moments(transform, np.concatenate(times))
+            return proportionality_test(
+                transform,
+                self._feature_names,
+                lambda center: sums_of_all_sites(common, self.coef_, moments, center),
+            )
         if transform == "rank":
             ranks = rankdata(np.concatenate(times))
             times = np.split(ranks, np.cumsum([len(one) for one in times])[:-1])
@@ -338,6 +459,17 @@ class FederatedCoxRegression(_Stratified, Penalty):
             return {name: np.sum([one[name] for one in sums], axis=0) for name in sums[0]}
 
         return proportionality_test(transform, self._feature_names, at)
+
+    def _moments(self, transform: str, times: Array) -> Array:
+        """Return a function of time at the times of the common baseline."""
+        assert self._common is not None  # noqa: S101  (the caller's case)
+        shared = self._common.shared.times
+        if transform == "rank":
+            all_times = tied_times(np.sort(times))
+            at = np.searchsorted(all_times, on_grid(shared, np.unique(all_times)))
+            ranks: Array = rankdata(all_times)[np.minimum(at, len(all_times) - 1)]
+            return ranks
+        return logarithms(shared, self._common.counts > 0) if transform == "log" else shared
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -371,11 +503,24 @@ class FederatedCoxRegressionCV(_Stratified, Tuned):
     inference: str | None = field(default=None, init=False)
 
     def fit(
-        self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None, strata: Any = None
+        self,
+        X: Any,
+        y: Any,
+        groups: Any = None,
+        sample_weight: Any = None,
+        strata: Any = None,
+        *,
+        entry: Any = None,
     ) -> Self:
         """Choose alpha and fit; see `FederatedCoxRegression.fit`."""
         X, y = self._check(X, y)
-        problem = self._strata_problem(X, y, groups, sample_weight, strata)
+        if self.stratified is not True:
+            raise ConfigError(
+                "cross-validation divides each client's rows, and with one baseline hazard for all "
+                "their sums are not a sum over clients: use FederatedCoxRegression(alpha, "
+                "stratified=False), or stratified=True"
+            )
+        problem = self._strata_problem(X, y, groups, sample_weight, strata, entry=entry)
         self.alpha_ = self._fit_cv(problem, self.l1_ratio, self._splits(X, y, groups))
         return self
 

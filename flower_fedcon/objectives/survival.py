@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives.equal_times import tied_times
+from flower_fedcon.objectives.risk_sets import RiskSets
 from flower_fedcon.objectives.rows import LinearModel
 from flower_fedcon.validation import Array, choice, float_array
 
@@ -20,13 +22,31 @@ NOTHING_COMPARED = (
 )
 
 
+def check_entries(times: Array, entries: Array) -> None:
+    """Raise unless each row enters before it leaves.
+
+    Raises
+    ------
+    ConfigError
+    """
+    late = np.flatnonzero(entries >= times)
+    if late.size:
+        row = int(late[0])
+        raise ConfigError(
+            f"each row must enter before its time, got entry {entries[row]:g} and time "
+            f"{times[row]:g} in row {row} (and {late.size - 1} others): correct such rows, or "
+            f"leave them out"
+        )
+
+
 class CoxRegression(LinearModel):
     """The negative log partial likelihood of proportional hazards / sum w_i, plus l2/2 ||x||^2.
 
-    With the risk set R(t) of the rows whose time is at least t, it is the sum over rows i with an
-    event of w_i (log sum_{j in R(t_i)} w_j exp(<a_j, x>) - <a_i, x>), divided by the sum of the
-    weights. There is no intercept: the baseline hazard contains it. Each client is a stratum with
-    its own baseline, so that the stratified likelihood is exactly the sum over the clients.
+    With the risk set R(t) of the rows whose time is at least t, and whose entry is before t, it is
+    the sum over rows i with an event of w_i (log sum_{j in R(t_i)} w_j exp(<a_j, x>) - <a_i, x>),
+    divided by the sum of the weights. There is no intercept: the baseline hazard contains it. Each
+    client is a stratum with its own baseline, so that the stratified likelihood is exactly the sum
+    over the clients (for one baseline of all see `flower_fedcon.objectives.common_baseline`).
     `FederatedProblem(..., weights=[f.total_weight for f in objectives])` gives its mean over all
     rows.
 
@@ -48,11 +68,16 @@ class CoxRegression(LinearModel):
         only within it. By default there is one.
     sample_weight : array, shape (m,), optional
         As for `LogisticRegression`. Tied events count with the mean of their weights, as in R.
+    entry : array, shape (m,), optional
+        The time after which each row is at risk, before its `time`: for rows that enter late (left
+        truncation), and for several rows of one person, whose columns change. By default all are
+        at risk from the beginning.
 
     Raises
     ------
     ConfigError
-        If A is empty, its rows do not match time and event, or a value is not finite.
+        If A is empty, its rows do not match time and event, a value is not finite, or an entry is
+        not before the row's time.
 
     Examples
     --------
@@ -64,6 +89,8 @@ class CoxRegression(LinearModel):
 
     target_name = "event"
     separable = True
+    stratum_names: Sequence[str] = ("",)
+    """Of strata with the numbers 0, 1, ...: what they are called at other sites."""
 
     def __init__(
         self,
@@ -75,9 +102,17 @@ class CoxRegression(LinearModel):
         ties: str = "breslow",
         strata: object = None,
         sample_weight: object = None,
+        entry: object = None,
     ) -> None:
         super().__init__(A, event, l2, sample_weight=sample_weight)
-        times = tied_times(self._match("time", float_array("CoxRegression(time)", time)))
+        times = self._match("time", float_array("CoxRegression(time)", time))
+        entries: Array | None = None
+        if entry is None:
+            times = tied_times(times)
+        else:
+            entries = self._match("entry", float_array("CoxRegression(entry)", entry))
+            times, entries = np.split(tied_times(np.concatenate([times, entries])), 2)
+            check_entries(times, entries)
         self.ties = choice("CoxRegression(ties)", ties, TIES)
         stratum = np.zeros(len(times))
         if strata is not None:
@@ -94,6 +129,7 @@ class CoxRegression(LinearModel):
             self.rows = self.rows - self._centre
         self.times, self.events = times[order], self.targets[order] == 1
         self.strata, self.order = stratum[order], order  # the rows' original numbers
+        self.entries = None if entries is None else entries[order]
         self.targets = self.events
         self._w = np.ones(self.num_examples, self.dtype)
         if self.weights is not None:
@@ -118,6 +154,7 @@ class CoxRegression(LinearModel):
         part = super().subset(rows)
         part.times, part.events = self.times[rows], self.events[rows]
         part.strata, part.order = self.strata[rows], self.order[rows]
+        part.entries = None if self.entries is None else self.entries[rows]
         part._w = np.ones(part.num_examples, part.dtype) if part.weights is None else part.weights
         part._prepare()
         return part
@@ -142,6 +179,32 @@ class CoxRegression(LinearModel):
             self._own
         ]  # the weight of each event's term
         self._size = float(m)
+        self._sets = None if self.entries is None else self._with_entries(self.entries)
+
+    def _with_entries(self, entries: Array) -> RiskSets:
+        """Return the risk sets of the groups: of later times first, up to those of the entry."""
+        times, end = self.times[self._last], np.empty(self.num_examples, np.intp)
+        starts = [*self._group[self._starts], len(self._last)]
+        for k, first in enumerate(self._starts):
+            rows = slice(first, [*self._starts[1:], self.num_examples][k])
+            groups = slice(starts[k], starts[k + 1])
+            end[rows] = starts[k] + np.searchsorted(-times[groups], -entries[rows])
+        return RiskSets(self._group, end, len(self._last))
+
+    def _at_risk(self, values: Array) -> Array:
+        """Return the sums of the rows' values over the risk sets of all groups."""
+        if self._sets is not None:
+            return self._sets.sums(values)
+        return self._running(values)[self._last]
+
+    def _met(self, values: Array) -> Array:
+        """Return for each row the sum of the groups' values over those in whose risk set it is."""
+        if self._sets is not None:
+            return self._sets.met(values)
+        # A row is at risk at the events of its own time and before: of its group and later groups.
+        parts = np.split(values, self._group[self._starts[1:]])
+        met = np.concatenate([np.cumsum(part[::-1], axis=0)[::-1] for part in parts])
+        return met[self._group]
 
     def _running(self, values: Array) -> Array:
         """Return the running sums over the rows of each stratum."""
@@ -160,7 +223,7 @@ class CoxRegression(LinearModel):
         least = -60.0 if scores.dtype == np.float32 else -300.0
         risks = self._w * np.exp(np.maximum(scores - top, least))
         tied = np.bincount(self._group, risks * self.events, minlength=len(self._last))
-        sums = self._running(risks)[self._last][self._own] - self._share * tied[self._own]
+        sums = self._at_risk(risks)[self._own] - self._share * tied[self._own]
         return risks, sums, tied, shift + math.log(self.total_weight / self.num_examples)
 
     def _mean(self, scores: Array) -> float:
@@ -178,12 +241,9 @@ class CoxRegression(LinearModel):
         terms = self._term_weights if terms is None else terms
         hazards = terms / np.maximum(sums, np.finfo(sums.dtype).tiny)
         groups = len(self._last)
-        # A row is at risk at the events of its own time and before: of its group and later groups.
-        at_time = np.bincount(self._own, hazards, minlength=groups)
-        parts = np.split(at_time, self._group[self._starts[1:]])
-        met = np.concatenate([np.cumsum(part[::-1])[::-1] for part in parts])
+        met = self._met(np.bincount(self._own, hazards, minlength=groups))
         shared = np.bincount(self._own, self._share * hazards, minlength=groups)
-        expected: Array = risks * (met[self._group] - self.events * shared[self._group])
+        expected: Array = risks * (met - self.events * shared[self._group])
         return expected
 
     def _row_weights(
@@ -220,7 +280,7 @@ class CoxRegression(LinearModel):
         rows = self.rows if columns is None else self.rows[:, columns]
         dense = rows.toarray() if self.sparse else rows
         moments = risks[:, None] * dense
-        running = self._running(moments)[self._last][self._own]
+        running = self._at_risk(moments)[self._own]
         if self._share.any():
             tied = np.zeros((len(self._last), dense.shape[1]))
             np.add.at(tied, self._group[self.events], moments[self.events])
@@ -260,19 +320,19 @@ class CoxRegression(LinearModel):
             of zeros.
         """
         scores = self._scores(x, self.rows) + float(self._centre @ x)
-        hazards = {}
-        for start, end in zip(self._starts, [*self._starts[1:], self.num_examples], strict=True):
-            stratum = slice(start, end)
-            top = float(scores[stratum].max())
-            risks = np.cumsum(self._w[stratum] * np.exp(scores[stratum] - top))
-            times, first = np.unique(self.times[stratum][::-1], return_index=True)
-            deaths = np.add.reduceat((self._w * self.events)[stratum][::-1], first)
-            with np.errstate(over="ignore"):
-                # the risk set of a time ends with its rows
-                steps = deaths / risks[::-1][first] * np.exp(-top)
-            seen = deaths > 0
-            hazard = np.cumsum(steps[seen])
-            hazards[float(self.strata[start])] = np.stack([times[seen], hazard], axis=1)
+        sizes = np.diff(self._starts, append=self.num_examples)
+        top = np.repeat(np.maximum.reduceat(scores, self._starts), sizes)
+        risks = self._at_risk(self._w * np.exp(scores - top))
+        groups = len(self._last)
+        deaths = np.bincount(self._group, self._w * self.events, minlength=groups)
+        with np.errstate(over="ignore"):
+            steps = deaths / risks * np.exp(-top[self._last])
+        hazards, starts = {}, self._group[self._starts]
+        for start, end in zip(starts, [*starts[1:], groups], strict=True):
+            own = np.arange(start, end)[::-1]  # the earliest time first
+            seen = own[deaths[own] > 0]
+            both = [self.times[self._last[seen]], np.cumsum(steps[seen])]
+            hazards[float(self.strata[self._last[start]])] = np.stack(both, axis=1)
         return hazards
 
     def score_residuals(self, x: Array) -> Array:
@@ -292,7 +352,7 @@ class CoxRegression(LinearModel):
         dense = self.rows.toarray() if self.sparse else self.rows
         groups, d = len(self._last), dense.shape[1]
         moments = risks[:, None] * dense
-        running = self._running(moments)[self._last][self._own]
+        running = self._at_risk(moments)[self._own]
         if self._share.any():
             tied = np.zeros((groups, d))
             np.add.at(tied, self._group[self.events], moments[self.events])
@@ -308,18 +368,14 @@ class CoxRegression(LinearModel):
             np.add.at(result, self._own, values)
             return result
 
-        def onward(values: Array) -> Array:
-            parts = np.split(values, self._group[self._starts[1:]])
-            return np.concatenate([np.cumsum(part[::-1], axis=0)[::-1] for part in parts])
-
-        met = onward(np.bincount(self._own, hazards, minlength=groups))
-        met_means = onward(summed(hazards[:, None] * means))
+        met = self._met(np.bincount(self._own, hazards, minlength=groups))
+        met_means = self._met(summed(hazards[:, None] * means))
         shared = np.bincount(self._own, self._share * hazards, minlength=groups)
         shared_means = summed((self._share * hazards)[:, None] * means)
         events, g = self.events.astype(np.float64)[:, None], self._group
         mean = summed(means) / np.maximum(np.bincount(self._own, minlength=groups), 1)[:, None]
-        meets = (met[g] - self.events * shared[g])[:, None]
-        expected = meets * dense - (met_means[g] - events * shared_means[g])
+        meets = (met - self.events * shared[g])[:, None]
+        expected = meets * dense - (met_means - events * shared_means[g])
         result: Array = events * (dense - mean[g]) - alone[:, None] * expected
         return result
 
@@ -342,7 +398,7 @@ class CoxRegression(LinearModel):
     def _curvature(self) -> tuple[float, float]:
         bound = np.ones(1) if self._bound is None else self._bound
         most, least = self.l2 * float(bound.max()), self.l2 * float(bound.min())
-        at_risk = self._running(self._w > 0)[self._last][self._own]
+        at_risk = self._at_risk(self._w > 0)[self._own]
         if not ((at_risk > 1) & (self._term_weights > 0)).any():
             return most, least
         # A covariance over a risk set is at most the largest squared distance from any point.

@@ -74,7 +74,7 @@ def asked(
     server: Server,
     engine: Engine,
     statistic: str,
-    shapes: Mapping[str, tuple[int, ...]],
+    shapes: Mapping[str, tuple[int | None, ...]],
     clients: Sequence[int] | None = None,
     x: Array | None = None,
     **more: float | Array,
@@ -85,7 +85,9 @@ def asked(
 
     Parameters
     ----------
-    server, engine, statistic, shapes, x, more : see `total_sums`
+    server, engine, statistic, x, more : see `total_sums`
+    shapes : dict
+        The shape of each array of an answer, with None for any length.
     clients : sequence of int, optional
         The clients that are asked; by default all.
     """
@@ -117,7 +119,7 @@ def is_refusal(fault: str) -> bool:
     return fault.startswith("refused")
 
 
-def _admitted(reply: Reply, shapes: Mapping[str, tuple[int, ...]]) -> Payload:
+def _admitted(reply: Reply, shapes: Mapping[str, tuple[int | None, ...]]) -> Payload:
     """Return the columns of one client's answer, if it can be added up.
 
     Raises
@@ -129,7 +131,9 @@ def _admitted(reply: Reply, shapes: Mapping[str, tuple[int, ...]]) -> Payload:
         raise ConfigError(f"it holds {sorted(answer)}, expected {sorted(shapes)}")
     for name, shape in shapes.items():
         value = np.asarray(answer[name])
-        if value.dtype != np.float64 or value.shape != shape:
+        sizes = tuple(size if wanted is None else wanted
+                      for size, wanted in zip(value.shape, shape, strict=False))  # fmt: skip
+        if value.dtype != np.float64 or value.shape != sizes or value.ndim != len(shape):
             raise ConfigError(
                 f"{name!r} has shape {value.shape} and dtype {value.dtype}, expected {shape} and "
                 "float64"

@@ -12,6 +12,7 @@ from flower_fedcon.survival.pooled import counts_of_sites
 from flower_fedcon.tables import Table
 from flower_fedcon.tables.log_rank import LogRank
 from flower_fedcon.tables.product_limit import KaplanMeier
+from flower_fedcon.validation import Array
 
 ALL = "all"
 
@@ -69,11 +70,14 @@ def curves_of_tables(
                     f"curves by it need a value in each row: fill it in, or remove these rows"
                 )
     labels, arm = np.unique(np.concatenate(marks), return_inverse=True)
-    y = np.concatenate([table.targets[here] for table, here in zip(clients, rows, strict=True)])
+    y: Array = np.concatenate(
+        [table.targets[here] for table, here in zip(clients, rows, strict=True)]
+    )
     sites = np.repeat(np.array(names), [len(here) for here in rows])
     known_sites, points, n, d = counts_of_sites(
-        y[:, 0], y[:, 1] == 1, arm, len(labels), sites, grid, min_rows
-    )
+        y[:, 0], y[:, 1] == 1, arm, len(labels), sites, grid, min_rows,
+        y[:, 2] if schema.entry else None,
+    )  # fmt: skip
     curves = {
         str(label): KaplanMeier.of_counts(points, n[:, :, k], d[:, :, k], known_sites)
         for k, label in enumerate(labels)

@@ -9,6 +9,7 @@ import numpy as np
 from flower_fedcon.errors import ConfigError, repr_of
 from flower_fedcon.estimators.argument_forms import clients_of
 from flower_fedcon.objectives.equal_times import tied_times
+from flower_fedcon.objectives.survival import check_entries
 from flower_fedcon.tables.log_rank import LogRank
 from flower_fedcon.tables.product_limit import KaplanMeier
 from flower_fedcon.tables.risk_counts import risk_counts
@@ -23,6 +24,7 @@ def kaplan_meier(
     min_rows: int = 1,
     *,
     alpha: float = 0.05,
+    entry: Any = None,
 ) -> KaplanMeier:
     """Return the Kaplan-Meier curve of all sites' rows, from sums that each site could send.
 
@@ -45,6 +47,10 @@ def kaplan_meier(
         it.
     alpha : float (default: 0.05)
         The intervals have coverage 1 - alpha.
+    entry : array, shape (rows,), optional
+        The time after which each row is at risk, before its time: for rows that enter late (left
+        truncation), and several rows of one person. The curve is then that of persons who enter,
+        and is uncertain while few are at risk.
 
     Returns
     -------
@@ -68,8 +74,9 @@ def kaplan_meier(
     True
     """
     times, events = checked(time, event)
+    times, late = with_entries(times, entry)
     sites, points, n, d = counts_of_sites(
-        times, events, np.zeros(len(times), np.intp), 1, groups, grid, min_rows
+        times, events, np.zeros(len(times), np.intp), 1, groups, grid, min_rows, late
     )
     return KaplanMeier.of_counts(points, n[:, :, 0], d[:, :, 0], sites, alpha)
 
@@ -83,12 +90,13 @@ def logrank(
     *,
     grid: Any = None,
     min_rows: int = 1,
+    entry: Any = None,
 ) -> LogRank:
     """Return the log-rank test of arms over all sites' rows, from sums that each site could send.
 
     Parameters
     ----------
-    time, event, groups, grid, min_rows : see `kaplan_meier`
+    time, event, groups, grid, min_rows, entry : see `kaplan_meier`
     by : array, shape (rows,)
         The arm of each row; at least two arms.
     stratified : bool (default: False)
@@ -121,7 +129,8 @@ def logrank(
     arms, arm = clients_of(by, len(times), "by")
     if len(arms) < 2:
         raise ConfigError(f"by must have at least two arms, got {arms.tolist()[0]!r} in all rows")
-    _, _, n, d = counts_of_sites(times, events, arm, len(arms), groups, grid, min_rows)
+    times, late = with_entries(times, entry)
+    _, _, n, d = counts_of_sites(times, events, arm, len(arms), groups, grid, min_rows, late)
     return LogRank.of_counts(n, d, arms, bool(stratified), grid=grid is not None)
 
 
@@ -175,8 +184,36 @@ def checked(time: Any, event: Any) -> tuple[Array, Array]:
     return tied_times(times), events == 1
 
 
+def with_entries(times: Array, entry: Any) -> tuple[Array, Array | None]:
+    """Return times, and the times at which rows enter, of which those equal up to rounding are one.
+
+    Raises
+    ------
+    ConfigError
+        If there is not one for each row, before its time.
+    """
+    if entry is None:
+        return times, None
+    expect_unmasked("entry", entry)
+    late = float_array("entry", entry, ndim=1).astype(np.float64)
+    if late.shape != times.shape:
+        raise ConfigError(
+            f"entry must have one time for each row, got {len(late)} times and {len(times)} rows"
+        )
+    times, late = np.split(tied_times(np.concatenate([times, late])), 2)
+    check_entries(times, late)
+    return times, late
+
+
 def counts_of_sites(
-    times: Array, events: Array, arm: Array, arms: int, groups: Any, grid: Any, min_rows: Any
+    times: Array,
+    events: Array,
+    arm: Array,
+    arms: int,
+    groups: Any,
+    grid: Any,
+    min_rows: Any,
+    entry: Array | None = None,
 ) -> tuple[Array, Array, Array, Array]:
     """Return the sites, the grid, and each site's numbers at risk and of events.
 
@@ -204,8 +241,9 @@ def counts_of_sites(
         raise ConfigError(
             f"grid must be times >= 0, each later than the one before, got {repr_of(grid)}"
         )
+    early = [None if entry is None else entry[place == k] for k in range(len(sites))]
     counted = [
-        risk_counts(times[here], events[here], arm[here], arms, points, least)
-        for here in (place == k for k in range(len(sites)))
+        risk_counts(times[here], events[here], arm[here], arms, points, least, entry=late)
+        for here, late in zip((place == k for k in range(len(sites))), early, strict=True)
     ]
     return sites, points, np.array([n for n, _ in counted]), np.array([d for _, d in counted])

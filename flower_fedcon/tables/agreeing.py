@@ -240,16 +240,17 @@ class SchemaAgreement(Agreement):
     Raises
     ------
     ConfigError
-        If random effects have equal weights of clients.
+        If random effects, or one baseline hazard, have equal weights of clients.
     """
 
     def __init__(self, schema: Any, site_effects: str, weighting: str) -> None:
         self._schema = schema if isinstance(schema, Schema) else Schema.load(schema)
         self._site_effects = site_effects
-        if site_effects == RANDOM and weighting == UNIFORM:
+        common = not self._schema.stratified
+        if (site_effects == RANDOM or common) and weighting == UNIFORM:
+            what = "stratified = false" if common else f"site_effects={site_effects!r}"
             raise ConfigError(
-                f'site_effects={site_effects!r} needs weighting="examples", since the likelihood '
-                f"is that of all rows"
+                f'{what} needs weighting="examples", since the likelihood is that of all rows'
             )
 
     def reached(

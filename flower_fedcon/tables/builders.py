@@ -138,8 +138,10 @@ def tables(
     if heterogeneity:
         check_heterogeneity(Schema.load(schema).loss)
     read, names = clients_of(data, schema, client_column, partition)
-    if (inference is not None or site_effects == RANDOM) and weighting == UNIFORM:
+    pooled = inference is not None or site_effects == RANDOM
+    if weighting == UNIFORM and (pooled or not Schema.load(schema).stratified):
         what = "inference" if inference is not None else f'site_effects = "{RANDOM}"'
+        what = what if pooled else "stratified = false"
         raise ConfigError(
             f'{what} needs weighting = "examples", since errors follow from the likelihood of all '
             f"rows"

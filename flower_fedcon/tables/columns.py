@@ -123,6 +123,7 @@ class Columns:
             raise DataError(f"{self._path}: found no rows, expected at least one below the header")
         places = self._complete(wanted) if schema.complete_cases and outcome else None
         left_out, rows = (0, rows) if places is None else (rows - len(places), len(places))
+        self.stratum_names: Sequence[str] = ("",)
         none = np.zeros((rows, 2) if schema.event else rows)
         targets = schema.family.read(self, schema) if outcome else none
         weights = (
@@ -147,6 +148,7 @@ class Columns:
             places=places,
             left_out=left_out,
             cluster_names=called,
+            stratum_names=self.stratum_names,
         )
         if weights is not None and not weights.any():
             found = f"the weight 0 in each of the {table.num_examples} training rows"
@@ -190,7 +192,12 @@ class Columns:
         """
         schema = self.schema
         marks = {feature.name: feature.missing for feature in schema.features}
-        texts = {schema.event, schema.cluster, *(feature.name for feature in schema.categorical)}
+        texts = {
+            schema.event,
+            schema.strata,
+            schema.cluster,
+            *(feature.name for feature in schema.categorical),
+        }
         texts |= {schema.target} if schema.family.labelled else set()
         there = np.ones(len(self._rows), dtype=bool)
         for name in wanted:
@@ -306,9 +313,24 @@ class Columns:
                 total = total + np.log(values)
         return total if schema.offsets else None
 
+    def entries(self, name: str, times: Array) -> Array:
+        """Return the times at which rows enter, each before the row's time."""
+        values = self.numbers_in(name, "a time")
+        if name not in {misfit.column for misfit in self.misfits}:
+            expected = "a time of entry before the row's time"
+            self._expect(values < times, name, expected, "correct the cell, or remove the row")
+        return values
+
+    def strata(self, name: str) -> Array:
+        """Return the stratum of each row, as a number from 0, and keep the strata's names."""
+        codes, self.stratum_names = self._labelled(name)
+        return codes.astype(np.float64)
+
     def _clusters(self) -> tuple[Array, Sequence[str]]:
         """Return the cluster of each row, as a number from 0, and the clusters' names."""
-        name = self.schema.cluster
+        return self._labelled(self.schema.cluster)
+
+    def _labelled(self, name: str) -> tuple[Array, Sequence[str]]:
         marks, missing = self._marks(name, ())
         self._expect(~missing, name, "a value in every row", "remove the row, or fill it in")
         names, codes = np.unique(marks, return_inverse=True)

@@ -82,6 +82,8 @@ def check_comparable(
 ) -> None:
     """Refuse tables without comparable rows, for models that compare rows only within a site.
 
+    A Cox model with one baseline hazard for all sites compares rows of several.
+
     These are models of survival times, and those in which each site has its own intercept.
 
     Parameters
@@ -96,7 +98,7 @@ def check_comparable(
     ConfigError
         If all constants are 0.
     """
-    compared = schema.family.compares or site_effects == OWN
+    compared = (schema.family.compares and schema.stratified) or site_effects == OWN
     if compared and all(L == 0 for L in smoothness):
         raise ConfigError(NOTHING_COMPARED if schema.family.compares else NOTHING_TOLD)
 

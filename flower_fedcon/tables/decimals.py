@@ -40,7 +40,7 @@ def with_points(cells: Cells, schema: Schema, *, cut: bool = False) -> Cells:
     numeric = [feature.name for feature in schema.numeric]
     if not schema.family.labelled:
         numeric.append(schema.target)
-    numeric += [schema.weight] * bool(schema.weight)
+    numeric += [name for name in (schema.entry, schema.weight) if name]
     missing = {*schema.missing, *(mark for f in schema.numeric for mark in f.missing)}
     if cut:
         return replace(cells, columns=_columns_pointed(cells, numeric, missing))

@@ -17,6 +17,7 @@ HETEROGENEITY = (
 )  # fmt: skip
 PROPORTIONALITY = ("column", "chi2", "df", "p_value")
 BASELINE = ("client", "time", "cumulative_hazard")
+COMMON_BASELINE = ("stratum", "time", "cumulative_hazard")
 PREDICTIONS = ("row", "prediction")
 EFFECTS = ("group", "rows", "random_intercept")
 WITHOUT_INTERCEPT = "linear_predictor_without_intercept"
@@ -50,6 +51,7 @@ def written_by(names: Sequence[str]) -> str:
         HETEROGENEITY,
         PROPORTIONALITY,
         BASELINE,
+        COMMON_BASELINE,
         DESCRIPTIVES,
     )
     return "a run" if any(tuple(names[: len(header)]) == header for header in headers) else ""

@@ -28,11 +28,16 @@ def auc(scores: Array, positive: Any) -> tuple[float, float]:
 
 
 def concordance(
-    scores: Array, time: Array, event: Array, weight: Array | None = None
+    scores: Array,
+    time: Array,
+    event: Array,
+    weight: Array | None = None,
+    entry: Array | None = None,
 ) -> tuple[float, float]:
     """Return Harrell's share of concordant pairs, and the number of pairs that can be compared.
 
-    A row of weight w counts as w rows: a pair counts as the product of its weights.
+    A row of weight w counts as w rows: a pair counts as the product of its weights. An event is
+    compared only with rows that have entered before it.
 
     >>> concordance(np.array([3.0, 2.0, 1.0]), np.array([1.0, 2.0, 3.0]), np.array([1, 0, 1]))
     (1.0, 2.0)
@@ -48,7 +53,31 @@ def concordance(
     every = np.ones(len(ranks)) if weight is None else weight[order]
     pairs = float(every[events] @ np.append(0.0, np.cumsum(every))[ends])
     below, same = _before(ranks, ends, ranks[events], every, every[events])
+    if entry is not None:  # of these rows some enter later
+        late = np.argsort(-entry[order], kind="stable")
+        ends = np.searchsorted(-entry[order][late], -time[events], side="right")
+        more = _before(ranks[late], ends, ranks[events], every[late], every[events])
+        below, same = below - more[0], same - more[1]
+        pairs -= float(every[events] @ np.append(0.0, np.cumsum(every[late]))[ends])
     return ((below + 0.5 * same) / pairs, pairs) if pairs else (0.0, 0.0)
+
+
+def concordant(
+    strata: Array,
+    scores: Array,
+    time: Array,
+    event: Array,
+    weight: Array | None = None,
+    entry: Array | None = None,
+) -> tuple[float, float]:
+    """Return the concordant pairs, a tie counted half, and all pairs, within strata."""
+    right = pairs = 0.0
+    for stratum in np.unique(strata):
+        inside = strata == stratum
+        weights, late = (None if one is None else one[inside] for one in (weight, entry))
+        share, number = concordance(scores[inside], time[inside], event[inside], weights, late)
+        right, pairs = right + share * number, pairs + number
+    return right, pairs
 
 
 def _before(

@@ -262,6 +262,8 @@ class Preparation:
         """Return the argument by which the server asks for sums at the end."""
         if self.site_effects == RANDOM:
             return f"site_effects={RANDOM!r}"
+        if self.stated is not None and not self.stated.stratified:
+            return "stratified=False of a schema"
         return f"inference={inference!r}"
 
     def entries(self, shape: tuple[int, ...]) -> list[str]:

@@ -53,6 +53,7 @@ def risk_counts(
     grid: Array,
     min_rows: int = 1,
     weights: Array | None = None,
+    entry: Array | None = None,
 ) -> tuple[Array, Array]:
     """Return a site's numbers at risk and of events, each of shape (intervals, arms).
 
@@ -69,6 +70,8 @@ def risk_counts(
         >= 1: the smallest number that is sent, except 0.
     weights : array, shape (rows,), optional
         By which rows count for `min_rows`; see `flower_fedcon.tables.small_cells`.
+    entry : array, shape (rows,), optional
+        The time after which each row is at risk.
 
     Examples
     --------
@@ -77,8 +80,13 @@ def risk_counts(
     >>> at_risk[:, 0], events[:, 0]
     (array([5, 4, 2]), array([1, 1, 1]))
     """
+    early = np.full(len(time), -np.inf) if entry is None else entry
     time = on_grid(tied_times(time), grid)
-    by_arm = [_by_interval(time[arm == k], event[arm == k], grid) for k in range(arms)]
+    if entry is not None:
+        time, early = np.split(on_grid(tied_times(np.concatenate([time, entry])), grid), 2)
+    by_arm = [
+        _by_interval(time[arm == k], event[arm == k], grid, early[arm == k]) for k in range(arms)
+    ]
     start, deaths, logs, at_end = (np.stack(part, axis=1) for part in zip(*by_arm, strict=True))
     at_risk, events = np.zeros_like(deaths), np.zeros_like(deaths)
     first = 0
@@ -94,7 +102,7 @@ def risk_counts(
             begin, end = grid[first - 1] if first else -np.inf, grid[last]
             for k in range(arms):
                 in_arm, died = arm == k, event & (time > begin) & (time <= end)
-                left = in_arm & (time >= end)
+                left = in_arm & (time >= end) & (early < end)
                 few = [in_arm & died, *([left] * bool(left.any() and not total[k]))]
                 enough[k] &= not any(is_few(weights, rows, min_rows) for rows in few)
                 open_arm[k] &= not is_few(weights, in_arm & (time > begin), min_rows)
@@ -106,16 +114,22 @@ def risk_counts(
     return at_risk, events
 
 
-def _by_interval(time: Array, event: Array, grid: Array) -> tuple[Array, Array, Array, Array]:
-    """Return, by interval, rows at its start, events, log of the share left, rows at its end."""
+def _by_interval(
+    time: Array, event: Array, grid: Array, entry: Array
+) -> tuple[Array, Array, Array, Array]:
+    """Return, by interval, rows at its start, events, log of the share left, rows at its end.
+
+    Those at its start include rows that enter later.
+    """
     size, ascending = len(grid), np.sort(time)
     moments, deaths = np.unique(time[event], return_counts=True)
-    alive = len(time) - np.searchsorted(ascending, moments)
+    entered = np.sort(entry)
+    alive = np.searchsorted(entered, moments) - np.searchsorted(ascending, moments)
     place = np.searchsorted(grid, moments)
     with np.errstate(divide="ignore"):
         kept = np.log1p(-deaths / alive)
     died = np.bincount(place, deaths, minlength=size + 1)[:size].astype(np.int64)
     logs = np.bincount(place, kept, minlength=size + 1)[:size]
     before = np.concatenate([[0], np.searchsorted(ascending, grid, side="right")[:-1]])
-    at_end = len(time) - np.searchsorted(ascending, grid)
+    at_end = np.searchsorted(entered, grid) - np.searchsorted(ascending, grid)
     return len(time) - before, died, logs, at_end

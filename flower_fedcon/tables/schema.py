@@ -152,6 +152,19 @@ class Schema:
         The values without and with an event, such as ``[1, 2]`` if 2 stands for the event.
     ties : {"breslow", "efron"} (default: "breslow")
         For "cox": the treatment of tied events, see `flower_fedcon.objectives.CoxRegression`.
+    entry : str, optional
+        For "cox": the column of the times after which rows are at risk, for rows that enter late
+        (left truncation), and for several rows of one person, whose features change.
+    strata : str, optional
+        For "cox": a column, not a feature, by whose values the baseline hazard differs.
+    stratified : bool (default: True)
+        For "cox": whether each client is a stratum, with its own baseline hazard. If not, all
+        clients have one, as in a fit of the pooled rows, which costs exchanges of sums over rows at
+        risk after the rounds. Sums at the time of each event reveal single rows, so a node must
+        allow them (the word "risk_sets" in its policy), or there is a grid:
+    baseline_times : sequence of float, optional
+        With ``stratified = false``: ascending times of a grid on which nodes send these sums. Each
+        node merges small counts; see `flower_fedcon.tables.statistics.risk_sets`.
     curve_times : sequence of float, optional
         For "cox": ascending times at which nodes count events and rows at risk before round 1. The
         run's report then has Kaplan-Meier curves. A node's policy must allow it;
@@ -210,6 +223,10 @@ class Schema:
     event: str = ""
     event_values: tuple[str, ...] = ("0", "1")
     ties: str = TIES[0]
+    entry: str = ""
+    strata: str = ""
+    stratified: bool = True
+    baseline_times: tuple[float, ...] = ()
     curve_times: tuple[float, ...] = ()
     curve_by: str = ""
     weight: str = ""
@@ -262,7 +279,8 @@ class Schema:
                     f"give weight, too"
                 )
         self._check_curves()
-        for name in ("standardize", "complete_cases"):
+        self._check_strata()
+        for name in ("standardize", "complete_cases", "stratified"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} must be true or false, got {getattr(self, name)!r}")
         if not _is_number(self.test_fraction) or not 0 <= self.test_fraction < 1:
@@ -271,7 +289,9 @@ class Schema:
         self._check_offset()
         self._set_terms()
         self._check_complete_cases()
-        for name in ("target", "event", "weight", "cluster", "offset", "exposure"):
+        for name in (
+            "target", "event", "entry", "strata", "weight", "cluster", "offset", "exposure",
+        ):  # fmt: skip
             column = getattr(self, name)
             if not isinstance(column, str) or (name == "target" and not column):
                 raise ConfigError(f"{name} must be the name of a column, got {column!r}")
@@ -283,8 +303,8 @@ class Schema:
         roles = self._roles
         if len(set(roles)) != len(roles):
             raise ConfigError(
-                f"target, event, weight, cluster, offset and exposure must be different columns, "
-                f"got {', '.join(roles)}"
+                f"target, event, entry, strata, weight, cluster, offset and exposure must be "
+                f"different columns, got {', '.join(roles)}"
             )
 
     def _set_terms(self) -> None:
@@ -368,14 +388,32 @@ class Schema:
                 f"leaves out its missing values: leave one of the two out"
             )
 
-    def _check_curves(self) -> None:
-        times = _listed("curve_times", self.curve_times)
-        ascending = all(map(_is_number, times)) and all(a < b for a, b in pairwise(times))
-        if not ascending or (times and times[0] < 0):
+    def _check_strata(self) -> None:
+        for name in ("entry", "strata", "baseline_times"):
+            if getattr(self, name) and not self.event:
+                raise ConfigError(
+                    f'{name} is for loss = "cox": name the column of the event, or leave it out'
+                )
+        if self.stratified is False and not self.event:
             raise ConfigError(
-                f"curve_times must be times >= 0, each later than the one before, got {times!r}"
+                'stratified = false is for loss = "cox": name the column of the event, or leave '
+                "it out"
             )
-        object.__setattr__(self, "curve_times", tuple(map(float, times)))
+        if self.baseline_times and self.stratified:
+            raise ConfigError(
+                "baseline_times is for one baseline hazard of all clients: write stratified = "
+                "false, too, or leave it out"
+            )
+
+    def _check_curves(self) -> None:
+        for name in ("baseline_times", "curve_times"):
+            times = _listed(name, getattr(self, name))
+            ascending = all(map(_is_number, times)) and all(a < b for a, b in pairwise(times))
+            if not ascending or (times and times[0] < 0):
+                raise ConfigError(
+                    f"{name} must be times >= 0, each later than the one before, got {times!r}"
+                )
+            object.__setattr__(self, name, tuple(map(float, times)))
         if self.curve_times and not self.event:
             raise ConfigError(
                 'curve_times is for loss = "cox": name the column of the event, or leave it out'
@@ -484,7 +522,7 @@ class Schema:
     @property
     def _roles(self) -> list[str]:
         """The columns that are not features."""
-        roles = (self.target, self.event, self.weight, self.cluster)
+        roles = (self.target, self.event, self.entry, self.strata, self.weight, self.cluster)
         return [name for name in roles if name] + self.offsets
 
     @property
@@ -521,7 +559,7 @@ class Schema:
         if effects != COMMON and not self.family.profiled:
             names = names_of(lambda family: family.profiled)
             remedy = "leave it out" + (
-                ": each site is a stratum with its own baseline hazard"
+                ": each site is a stratum with its own baseline hazard, unless stratified = false"
                 if self.family.compares
                 else ", or give sites a column"
             )
@@ -536,7 +574,8 @@ class Schema:
         """The schema's digest, 16 hexadecimal digits, which must be equal on all nodes."""
         content = asdict(self)
         later: dict[str, Any] = {"offset": "", "exposure": "", "terms": (), "formula": ""}
-        later |= {"complete_cases": False, "weight_kind": ""}
+        later |= {"complete_cases": False, "weight_kind": "", "entry": "", "strata": ""}
+        later |= {"stratified": True, "baseline_times": ()}
         for name, default in later.items():  # earlier runs can be resumed
             if content[name] == default:
                 del content[name]

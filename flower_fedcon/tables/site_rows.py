@@ -27,6 +27,7 @@ class SiteRows:
         For messages on this node.
     schema : Schema
     targets : array, shape (m,), or (m, 2) for "cox": time and event
+        With strata or late entries (m, 4): also the time of entry, and the stratum's number.
     weights : array, shape (m,), optional
     numeric : array, shape (m, numeric features)
         NaN where a value is missing.
@@ -38,6 +39,8 @@ class SiteRows:
         Each row's cluster, if the schema names a column of clusters.
     cluster_names : sequence of str
         The column's name for each of these clusters.
+    stratum_names : sequence of str
+        The same for strata.
     offset : array, shape (m,), optional
         Added to the rows' linear predictors: the schema's offset, and the logarithm of its
         exposure.
@@ -69,6 +72,7 @@ class SiteRows:
     places: Any = field(default=None, metadata={LATER: True})
     left_out: int = field(default=0, metadata={LATER: True})
     cluster_names: Sequence[str] = field(default=(), metadata={LATER: True})
+    stratum_names: Sequence[str] = field(default=("",), metadata={LATER: True})
     digest_of_cells: Callable[[], str] | None = field(default=None, metadata={LATER: True})
 
     @cached_property

@@ -200,6 +200,8 @@ def _told(column: str, schema: Schema, answer: dict[str, Any]) -> str:
     for feature in schema.categorical:
         if feature.name == column:
             return "counts" if feature.categories else "counts and names"
+    if column == schema.strata and not schema.stratified:
+        return "names"
     counted = schema.event or schema.target
     told = []
     if column == counted and schema.outcomes and not np.isnan(answer["outcomes"]).any():

@@ -150,10 +150,11 @@ class Table(SiteRows):
             marks = self.known_categories(least)[place][0][rows]
             own = tuple(mark for mark in np.unique(marks).tolist() if mark)
             arm = codes(marks, own)
-        time, event = self.targets[rows].T
+        time, event, *more = self.targets[rows].T
         size, times = max(1, len(own)), np.array(schema.curve_times)
         w = None if self.weights is None else self.weights[rows]
-        told = risk_counts(time, event == 1, arm, size, times, least, w)
+        entry = more[0] if schema.entry else None
+        told = risk_counts(time, event == 1, arm, size, times, least, w, entry)
         parts = []
         for counted in told:
             columns = dict(zip(own, counted.T, strict=False))  # without any arm, one without rows
@@ -231,6 +232,9 @@ class Table(SiteRows):
 
         try:
             loss = kind(A) if offset is None else WithOffset(kind, A, offset)
+            if family.compares:
+                core: Any = loss.loss if isinstance(loss, WithOffset) else loss
+                core.stratum_names = self.stratum_names
             objective: Objective = family.completed(loss)
             return objective
         except ConfigError as error:

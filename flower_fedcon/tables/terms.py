@@ -44,7 +44,7 @@ _INSTEAD = {
     "C": "the name alone; categories and reference stand in [features]",
     "factor": "the name alone; categories and reference stand in [features]",
     **dict.fromkeys(("ns", "bs", "cr", "cc", "s", "pspline"), "rcs(x, 4)"),
-    "strata": "a file for each stratum: Cox models are stratified by client",
+    "strata": 'strata = "column" in the schema',
 }
 
 

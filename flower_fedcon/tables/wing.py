@@ -21,14 +21,24 @@ ALONE = "alone"
 """A fit to a site's own rows, which is not a sum over sites."""
 BASELINE = "baseline"
 """A site's baseline hazard, which reveals the times of its events."""
+RISK_SETS = "risk_sets"
+"""Sums over a site's rows at risk at the time of each event, which reveal single rows."""
 EFFECTS = "effects"
 """A site's own predictions of random intercepts, of which it sends only the number."""
+MOST = 2**21
+"""The most entries of an array of sums at many times."""
 _SUMS = "flower_fedcon.tables.statistics."
 _most = later(f"{_SUMS}site_limits:most")
 _of_clusters = later(f"{_SUMS}site_limits:of_clusters")
 _check_parameters = later(f"{_SUMS}site_limits:check_parameters")
 _at_agreed_times = later("flower_fedcon.tables.at_node:check_times")
+_at_allowed_times = later(f"{_SUMS}risk_sets:check_times")
 _keep_effects = later("flower_fedcon.tables.at_node:keep_effects")
+
+
+def _limits_of_risk_sets(site: Site, down: Payload) -> None:
+    _check_parameters(site, down, 0)
+    _at_allowed_times(site, down)
 
 
 def _statistic(
@@ -120,6 +130,16 @@ _EVERY = (
     _statistic(ALONE, "site_fits:alone", own_word=True),
     _statistic("apart", "site_fits:apart", models=later(f"{_SUMS}site_limits:models_apart")),
     _statistic("in_time", "hazards:in_time", counted=True),
+    Exchange(
+        RISK_SETS,
+        later(f"{_SUMS}risk_sets:answer"),
+        action=STATISTICS,
+        words=(RISK_SETS,),
+        allowed=True,
+        limits=_limits_of_risk_sets,
+        most=lambda layout: MOST,
+        beside_sums=False,
+    ),
     _statistic(BASELINE, "hazards:baseline", counted=True, own_word=True, limits=_at_agreed_times),
 )
 HOOKS = {

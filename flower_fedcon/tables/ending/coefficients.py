@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,11 @@ from flower_fedcon.runs.final_sums import total_sums
 from flower_fedcon.runs.plan import Plan
 from flower_fedcon.tables.design import of_quantiles
 from flower_fedcon.tables.ending.convergence import Convergence, least_weight
+from flower_fedcon.tables.ending.final_baseline import (
+    CommonFit,
+    check_common,
+    has_common_baseline,
+)
 from flower_fedcon.tables.ending.final_intercepts import OfTables, check_random, has_random
 from flower_fedcon.tables.row_weights import (
     FREQUENCY,
@@ -35,11 +41,15 @@ from flower_fedcon.tables.statistics.estimates import (
     check_method,
 )
 from flower_fedcon.tables.statistics.heterogeneity import check_heterogeneity
-from flower_fedcon.tables.statistics.site_sums import MODEL
+from flower_fedcon.tables.statistics.site_sums import MODEL, ROBUST, estimates
+from flower_fedcon.validation import Array
+from flower_fedcon.wire.payloads import Payload
 
 
 def check_inference(plan: Plan, strategy: Method[Any], setup: OfTables) -> str | None:
     """Return a run's method of inference, checked; with random intercepts it is "model".
+
+    With one baseline hazard for all sites it is "model" by default, too.
 
     Raises
     ------
@@ -59,6 +69,12 @@ def check_inference(plan: Plan, strategy: Method[Any], setup: OfTables) -> str |
             private=strategy.privacy is not None, penalised=bool(penalised),
         )  # fmt: skip
         return MODEL
+    if has_common_baseline(prepared):
+        check_common(strategy, setup, debiased=method == DEBIASED)
+        if method is None and not penalised:  # it costs nothing more
+            method = ROBUST if _kind_of_weights(setup, "errors") == SAMPLING else MODEL
+        elif method is None:
+            return None
     if plan.heterogeneity and prepared is not None:
         check_heterogeneity(prepared.loss)
     if method is None:
@@ -134,22 +150,35 @@ def check_counts(strategy: Method[Any], setup: Setup) -> None:
 
 
 def estimates_of(
-    server: Server, engine: Engine, method: str, reached: Convergence | None
+    server: Server,
+    engine: Engine,
+    method: str,
+    reached: Convergence | None,
+    common: CommonFit | None = None,
 ) -> Estimates | str:
     """Return a run's coefficients in their columns' units with errors; or why there are none.
 
-    For a multinomial model these are the coefficients of each class against the first.
+    For a multinomial model these are the coefficients of each class against the first. With one
+    baseline hazard for all sites they are those of its fit.
     """
     separated = method != DEBIASED and reached is not None and reached.separated
     if reached is not None and (separated or reached.converged is False):
         return f"no standard errors: {reached.text}"
     prepared, x = server.setup.preparation, np.asarray(server.x, dtype=np.float64)
     assert prepared is not None  # noqa: S101  (checked before round 1)
+    ask: Any = partial(total_sums, server, engine)
+    if common is not None:
+        x = common.x
+
+        def ask(name: str, shapes: Any, x: Array, method: float) -> Payload:
+            return estimates(common.likelihood, {"x": x, "method": method})
+
     try:
         names = np.array(prepared.entries(x.shape), dtype=object).reshape(x.shape)
         entries = (names if x.ndim == 1 else names[:, 1:]).reshape(-1).tolist()
-        ask, kind = partial(total_sums, server, engine), _kind_of_weights(server.setup, "errors")
+        kind = _kind_of_weights(server.setup, "errors")
         fit = estimates_at(ask, prepared.loss, method, entries, x, kind)
+        fit = replace(fit, common=common is not None)
     except FedConError as error:  # it must not end a finished run
         return f"no standard errors: {error}"
     if method == DEBIASED:

@@ -12,7 +12,12 @@ from flower_fedcon.core.server import Server
 from flower_fedcon.runs.history import Record
 from flower_fedcon.tables.ending.coefficients import estimates_of
 from flower_fedcon.tables.ending.convergence import Convergence, convergence
-from flower_fedcon.tables.ending.final_hazards import Hazards, final_hazards
+from flower_fedcon.tables.ending.final_baseline import (
+    CommonFit,
+    final_baseline,
+    has_common_baseline,
+)
+from flower_fedcon.tables.ending.final_hazards import Hazards, common_hazards, final_hazards
 from flower_fedcon.tables.ending.final_heterogeneity import final_heterogeneity
 from flower_fedcon.tables.ending.final_intercepts import final_intercepts, has_random
 from flower_fedcon.tables.ending.final_quality import final_quality
@@ -30,7 +35,8 @@ class FinalAnswers:
     Attributes
     ----------
     x : array
-        The packed model; with random intercepts it is not that of the rounds.
+        The packed model; with random intercepts, or one baseline hazard for all sites, it is not
+        that of the rounds.
     record : dict
         The last row of the history, with this model's metrics on held-out rows.
     reached : Convergence, optional
@@ -42,6 +48,8 @@ class FinalAnswers:
     hazards : Hazards, optional
     random : RandomFit, optional
         The fit of random intercepts; its estimates are `estimates`.
+    common : CommonFit, optional
+        The fit with one baseline hazard for all sites.
     """
 
     x: Array
@@ -52,6 +60,7 @@ class FinalAnswers:
     heterogeneity: Heterogeneity | str | None = None
     hazards: Hazards | None = None
     random: RandomFit | None = None
+    common: CommonFit | None = None
 
 
 def final_exchanges(
@@ -90,6 +99,7 @@ def final_exchanges(
         reached = convergence(server, engine, start, record)
     estimates: Estimates | str | None = None
     random: RandomFit | None = None
+    common: CommonFit | None = None
     if has_random(server.setup):
         fit = final_intercepts(server, engine, reached)
         if isinstance(fit, str):
@@ -99,6 +109,16 @@ def final_exchanges(
             estimates = random.estimates
             if prepared.held_out:
                 record = _with_metrics(record, engine.evaluate(x), prepared.held_out)
+    elif has_common_baseline(prepared):
+        found = final_baseline(server, engine)
+        if isinstance(found, str):
+            estimates = found
+        else:
+            common, x, reached = found, found.x, found.reached
+            if prepared.held_out:
+                record = _with_metrics(record, engine.evaluate(x), prepared.held_out)
+            if inference is not None:
+                estimates = estimates_of(server, engine, inference, reached, common)
     elif inference is not None:
         estimates = estimates_of(server, engine, inference, reached)
     if isinstance(estimates, str):
@@ -107,10 +127,12 @@ def final_exchanges(
     if isinstance(estimates, Estimates) and alone:
         between = final_heterogeneity(server, engine, estimates)
     quality, hazards = final_quality(server, engine, x), None
-    if isinstance(estimates, Estimates) and prepared.family.compares:
+    if common is not None:
+        hazards = common_hazards(server, common, tested=isinstance(estimates, Estimates))
+    elif isinstance(estimates, Estimates) and prepared.family.compares:
         curves = prepared.curves
         hazards = final_hazards(server, engine, np.empty(0) if curves is None else curves.times)
-    return FinalAnswers(x, record, reached, estimates, quality, between, hazards, random)
+    return FinalAnswers(x, record, reached, estimates, quality, between, hazards, random, common)
 
 
 def _with_metrics(record: Record, other: Record, names: tuple[str, ...]) -> Record:

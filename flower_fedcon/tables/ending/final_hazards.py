@@ -15,18 +15,21 @@ from flower_fedcon.core.server import Server
 from flower_fedcon.errors import ConfigError, FedConError, first_few
 from flower_fedcon.runs.final_sums import asked, total_sums
 from flower_fedcon.tables import own_files
+from flower_fedcon.tables.ending.final_baseline import CommonFit
 from flower_fedcon.tables.row_weights import NO_HAZARDS, SAMPLING
 from flower_fedcon.tables.statistics.after_fit import proportionality_test
 from flower_fedcon.tables.statistics.hazards import (
     LOG,
     TRANSFORMS,
     Proportionality,
+    logarithms,
     shapes_in_time,
+    sums_of_all_sites,
 )
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.whole_files import write_text
 
-PROPORTIONALITY, BASELINE = "proportionality.csv", "baseline.csv"
+PROPORTIONALITY, BASELINE, ALL = "proportionality.csv", "baseline.csv", "all"
 _SHOWN = 5  # the report has a line for so many columns: those that are least proportional
 
 
@@ -44,12 +47,16 @@ class Hazards:
         By site: the baseline cumulative hazard at these times, for a row of zeros.
     absent : dict
         By site: why it reports none.
+    curves : dict of array, shape (times, 2)
+        With one baseline for all sites, by stratum: the times of events, and the cumulative hazard
+        up to them.
     """
 
     test: Proportionality | str
-    times: Array
+    times: Array = field(default_factory=lambda: np.empty(0))
     baselines: dict[str, Array] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)
+    curves: dict[str, Array] = field(default_factory=dict)
 
     @property
     def lines(self) -> list[str]:
@@ -69,6 +76,9 @@ class Hazards:
         if self.baselines:
             who = first_few(list(self.baselines), what="site")
             lines.append(f"baseline hazards of {who}: {BASELINE}")
+        if self.curves:
+            what = f" of {len(self.curves)} strata" * (len(self.curves) > 1)
+            lines.append(f"baseline hazard of all sites{what}: {BASELINE}")
         lines += [f"no baseline hazard of site {site}: {why}" for site, why in self.absent.items()]
         return lines
 
@@ -82,6 +92,9 @@ class Hazards:
                 ("GLOBAL", test.global_statistic, test.degrees, test.global_pvalue),
             ]  # fmt: skip
             _write(folder / PROPORTIONALITY, own_files.PROPORTIONALITY, rows)
+        if self.curves:
+            rows = [(name, *pair) for name, curve in self.curves.items() for pair in curve.tolist()]
+            _write(folder / BASELINE, own_files.COMMON_BASELINE, rows)
         if self.baselines:
             each = [
                 (site, time, value)
@@ -97,6 +110,29 @@ def _write(path: Path, header: tuple[str, ...], rows: Sequence[Sequence[object]]
     writer.writerow(header)
     writer.writerows(rows)
     write_text(path, out.getvalue())
+
+
+def common_hazards(server: Server, fit: CommonFit, *, tested: bool) -> Hazards:
+    """Return the baseline hazard of a fit with one baseline for all sites, and any test."""
+    prepared, f, x = server.setup.preparation, fit.likelihood, fit.x
+    assert prepared is not None  # noqa: S101  (of a run on tables)
+    schema = prepared.stated
+    test: Proportionality | str
+    try:
+        if not tested:
+            raise ConfigError("it needs errors of the coefficients")
+        if schema is not None and schema.weight_kind == SAMPLING:
+            raise ConfigError(NO_HAZARDS)
+        moments = logarithms(f.shared.times, f.counts > 0)
+        test = proportionality_test(
+            LOG, prepared.names, lambda center: sums_of_all_sites(f, x, moments, center)
+        )
+    except FedConError as error:  # it must not end a finished run
+        test = str(error)
+    shift = float(np.exp(-(prepared.centers / prepared.scales) @ x))
+    named = {fit.strata[int(place)]: hazard for place, hazard in f.baseline(x).items()}
+    curves = {name or ALL: hazard * [1.0, shift] for name, hazard in named.items()}
+    return Hazards(test, curves=curves)
 
 
 def final_hazards(server: Server, engine: Engine, times: Array) -> Hazards:

@@ -423,7 +423,15 @@ def _lines(server: Server, ending: FinalAnswers) -> list[str]:
             + "; held-out rows are predicted for a site with the mean intercept"
             * bool(preparation.held_out)
         )
-    if preparation.family.compares:
+    if ending.common is not None:
+        lines.append(
+            "one baseline hazard for all sites"
+            + " in each stratum" * (len(ending.common.strata) > 1)
+            + ": hazard ratios compare rows of all sites. Objective and history are those of the "
+            "rounds, in which each site is a stratum; the KKT residual is that of the fit after "
+            "them, from sums over rows at risk"
+        )
+    elif preparation.family.compares:
         lines.append(
             "stratified by site: each site has its own baseline hazard, and hazard ratios compare "
             "rows of the same site"

@@ -54,6 +54,16 @@ class Stated(Protocol):
         """The treatment of tied events."""
         ...
 
+    @property
+    def entry(self) -> str:
+        """The column of the times at which rows enter."""
+        ...
+
+    @property
+    def strata(self) -> str:
+        """The column of strata."""
+        ...
+
 
 class Cells(Protocol):
     """A client's columns, as far as an outcome is read from them."""
@@ -72,13 +82,22 @@ class Cells(Protocol):
         """Return the number of each row's mark; with `others`, -1 for unknown marks."""
         ...
 
+    def entries(self, name: str, times: Array) -> Array:
+        """Return the times at which rows enter, each before the row's time."""
+        ...
+
+    def strata(self, name: str) -> Array:
+        """Return the stratum of each row, as a number from 0."""
+        ...
+
 
 class Family:
     """A loss of tables. An instance is a record: it has no state, and pickles by its name.
 
     Targets are those of the objective: -1 and 1 for two classes, the class's place for several, and
-    pairs of time and event. The parameter is the one number besides scores that deviances depend
-    on: alpha of a negative binomial model, delta of Huber's loss.
+    pairs of time and event, with entry and stratum if the schema names one of these. The parameter
+    is the one number besides scores that deviances depend on: alpha of a negative binomial model,
+    delta of Huber's loss.
 
     Attributes
     ----------

@@ -9,7 +9,7 @@ import numpy as np
 from flower_fedcon.objectives.survival import CoxRegression
 from flower_fedcon.tables.families.base import Cells, Family, Stated
 from flower_fedcon.tables.families.link_functions import LOG_HAZARD
-from flower_fedcon.tables.pairs import concordance
+from flower_fedcon.tables.pairs import concordance, concordant
 from flower_fedcon.validation import Array
 
 
@@ -31,14 +31,19 @@ class Cox(Family):
     no_quality = "a Cox model has only the concordance, since its baseline hazards stay at sites"
 
     def read(self, cells: Cells, stated: Stated) -> Array:
-        """Return times and events."""
+        """Return times and events; with an entry or strata, both of these, too."""
         time = cells.numbers_in(stated.target, "a time")
         remedy = (
             "correct it, or name in the schema the value without an event and the one with it, "
             "such as event_values = [1, 2]"
         )
         numbers = dict(zip(stated.event_values, (0.0, 1.0), strict=True))
-        return np.stack([time, cells.labels(stated.event, numbers, remedy)], axis=1)
+        columns = [time, cells.labels(stated.event, numbers, remedy)]
+        if stated.entry or stated.strata:
+            early = np.full(len(time), -np.inf)
+            columns.append(cells.entries(stated.entry, time) if stated.entry else early)
+            columns.append(cells.strata(stated.strata) if stated.strata else np.zeros(len(time)))
+        return np.stack(columns, axis=1)
 
     def outcomes(self, stated: Stated) -> list[str]:
         """Return the rows with an event, in words."""
@@ -49,8 +54,9 @@ class Cox(Family):
         return ["event"]
 
     def cells(self, y: Array, stated: Stated) -> dict[str, list[Any]]:
-        """Return time and event."""
-        return {"time": y[:, 0].tolist(), "event": y[:, 1].astype(int).tolist()}
+        """Return time and event, and any time of entry."""
+        entry = {"entry": y[:, 2].tolist()} if stated.entry else {}
+        return {**entry, "time": y[:, 0].tolist(), "event": y[:, 1].astype(int).tolist()}
 
     def limits(self, stated: Stated) -> tuple[Array, list[str]]:
         """Return the limit between rows without and with an event."""
@@ -59,6 +65,10 @@ class Cox(Family):
     def loss(self, A: Any, y: Array, stated: Stated, **options: Any) -> Any:
         """Return the objective, which has no intercept."""
         del options["intercept"]
+        if stated.entry:
+            options["entry"] = y[:, 2]
+        if stated.strata:
+            options["strata"] = y[:, 3]
         return CoxRegression(A, y[:, 0], y[:, 1], ties=stated.ties, **options)
 
     def rows_told(self, y: Array) -> list[Array]:
@@ -66,8 +76,12 @@ class Cox(Family):
         return [y[:, 1] != 0]
 
     def pairs(self, scores: Array, y: Array) -> dict[str, tuple[float, float]]:
-        """Return the concordance."""
-        return {"concordance": concordance(scores, y[:, 0], y[:, 1])}
+        """Return the concordance, within strata."""
+        if y.shape[1] == 2:
+            return {"concordance": concordance(scores, y[:, 0], y[:, 1])}
+        time, event, entry, stratum = y.T
+        total, pairs = concordant(stratum, scores, time, event, None, entry)
+        return {"concordance": (total / pairs if pairs else 0.0, pairs)}
 
     def means(self, scores: Array, y: Array, x: Array) -> dict[str, Array]:
         """Return nothing: no row has a part of its own."""

@@ -118,6 +118,8 @@ class Estimates:
     notes : tuple of str
     weights : {"frequency", "sampling"}
         What the rows' weights mean.
+    common : bool
+        Whether a Cox model has one baseline hazard for all sites.
     """
 
     family: Family
@@ -138,6 +140,7 @@ class Estimates:
     events: float = math.nan
     notes: tuple[str, ...] = ()
     weights: str = FREQUENCY
+    common: bool = False
 
     @property
     def doubts(self) -> list[str]:

@@ -24,6 +24,7 @@ import numpy as np
 
 from flower_fedcon.errors import ConfigError, RefusedError, pandas
 from flower_fedcon.objectives.base import unscaled
+from flower_fedcon.objectives.common_baseline import CommonBaseline
 from flower_fedcon.objectives.equal_times import on_grid
 from flower_fedcon.objectives.survival import CoxRegression
 from flower_fedcon.tables.risk_counts import risk_counts
@@ -113,6 +114,15 @@ def sums_in_time(f: CoxRegression, x: Array, moments: Array, center: float) -> P
     return {"score": np.asarray(score, np.float64), **triangles, "moments": told}
 
 
+def sums_of_all_sites(f: CommonBaseline, x: Array, moments: Array, center: float) -> Payload:
+    """Return all sites' sums for a function of time, given at each shared time."""
+    score, *squares = f.sums_in_time(x, moments - center)
+    names = ("first", "second", "third")
+    triangles = {name: packed(square) for name, square in zip(names, squares, strict=True)}
+    told = np.array([float(f.counts @ moments), float(f.counts.sum())])
+    return {"score": score, **triangles, "moments": told}
+
+
 def shapes_in_time(columns: int) -> dict[str, tuple[int, ...]]:
     """Return the shape of each array of such an answer."""
     square = (most_numbers(columns),)
@@ -128,12 +138,22 @@ def log_times(f: CoxRegression) -> Array:
     ConfigError
         If an event is at time 0.
     """
-    if (f.times[f.events] == 0).any():
+    return logarithms(f.times, f.events)
+
+
+def logarithms(times: Array, events: Any) -> Array:
+    """Return the logarithms of times, of which those of events must be above 0.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if (times[events] == 0).any():
         raise ConfigError(
             'transform="log" needs times of events above 0, and one is 0: use "rank" or '
             '"identity", or correct the time'
         )
-    logs: Array = np.log(np.where(f.times > 0, f.times, 1.0))
+    logs: Array = np.log(np.where(times > 0, times, 1.0))
     return logs
 
 

@@ -27,6 +27,7 @@ import numpy as np
 
 from flower_fedcon.errors import ConfigError, RefusedError
 from flower_fedcon.objectives.base import unscaled
+from flower_fedcon.objectives.common_baseline import CommonBaseline
 from flower_fedcon.objectives.dispersion import WithDispersion
 from flower_fedcon.objectives.offset import WithOffset
 from flower_fedcon.objectives.private_objective import is_private
@@ -133,9 +134,11 @@ def fitted(objective: Any, x: Array) -> Fitted:
 
 def estimates(objective: Any, down: Payload, least: int = 1) -> Payload:
     """Return the sums for standard errors; see the module."""
-    at = fitted(objective, down["x"])
     sampled, place = divmod(int(down["method"]), len(METHODS))
     method = METHODS[place]
+    if isinstance(f := unscaled(objective), CommonBaseline):
+        return _of_all_sites(f, down["x"], method, sampled=bool(sampled))
+    at = fitted(objective, down["x"])
     scores, total = row_scores(at), 0.0
     answer: Payload = {}
     information = _information(at, expected=at.family.expected and method == MODEL)
@@ -146,7 +149,7 @@ def estimates(objective: Any, down: Payload, least: int = 1) -> Payload:
     if method == CLUSTER:
         codes = clusters_of(at.f)
         if codes is not None:
-            _expect_clusters(codes, at.w, at.size, least)
+            expect_clusters(codes, at.w, at.size, least)
         sums = answer["score"][None] if codes is None else scores.by(codes)
         total = float(len(sums))
         answer["meat"] = packed(sums.T @ sums)
@@ -156,7 +159,21 @@ def estimates(objective: Any, down: Payload, least: int = 1) -> Payload:
     return answer if at.told else {name: np.zeros_like(value) for name, value in answer.items()}
 
 
-def _expect_clusters(codes: Array, w: Array, size: int, least: int) -> None:
+def _of_all_sites(f: CommonBaseline, x: Array, method: str, *, sampled: bool) -> Payload:
+    """Return the sums of a Cox model with one baseline hazard for all sites."""
+    n, loglik = f.total_weight, -f.total_weight * f.value(x)
+    answer: Payload = {"information": packed(n * f.hessian(x)), "score": -n * f.gradient(x)}
+    clusters = 0.0
+    if method in (ROBUST, CLUSTER):
+        told = f.meat(x, 2.0 if sampled else 1.0, method == CLUSTER)
+        answer["meat"], clusters = packed(told["meat"]), float(told["clusters"][0])
+    rows = float(f.num_examples) if sampled else n
+    events = float(f.event_weights.sum())
+    answer["numbers"] = np.array([rows, loglik, -2.0 * loglik, 0.0, events, clusters, 0.0])
+    return answer
+
+
+def expect_clusters(codes: Array, w: Array, size: int, least: int) -> None:
     """Raise if the sums of a few clusters would reveal one with fewer rows than `least`.
 
     With two clusters the sum of their scores and the sum of squares give each one's score, and a

@@ -59,7 +59,7 @@ class Summary(str):
             ("BIC", _number(found.bic)),
         ]
         if found.family.compares:  # a partial likelihood has neither
-            said.append(("Strata", "sites"))
+            said.append(("Baseline hazard", "common") if found.common else ("Strata", "sites"))
         else:
             said.append(("Deviance", _number(found.deviance)))
             said.append(("Dispersion", _number(found.dispersion)))
