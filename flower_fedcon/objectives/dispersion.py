@@ -116,15 +116,15 @@ class WithDispersion(Objective):
         Far from a fit the likelihood is not concave in log alpha. The sign of that curvature, after
         elimination of x, is then reversed. See `LogisticRegression.hessian`.
         """
-        matrix = self.information(x)
+        matrix = self.indefinite_hessian(x)
         cross, curvature = matrix[:-1, -1], float(matrix[-1, -1])
         explained = float(cross @ np.linalg.lstsq(matrix[:-1, :-1], cross, rcond=None)[0])
         if curvature <= explained:
             matrix[-1, -1] = explained + abs(curvature - explained) + np.finfo(float).tiny
         return matrix if columns is None else matrix[np.ix_(columns, columns)]
 
-    def information(self, x: Array) -> Array:
-        """Return the matrix of second derivatives at x, unchanged."""
+    def indefinite_hessian(self, x: Array) -> Array:
+        """Return the matrix of second derivatives at x, unchanged: sums over clients need it."""
         d = self.shape[0]
         _, _, cross, curves = self.terms(x)
         matrix = np.empty((d, d), self.dtype)

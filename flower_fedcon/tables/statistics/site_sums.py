@@ -284,7 +284,7 @@ def _information(at: Fitted, *, expected: bool) -> Array:
         free = np.arange(x.size).reshape(x.shape)[:, 1:].reshape(-1)
         information = at.loss.hessian(x)[np.ix_(free, free)]
     elif isinstance(at.f, WithDispersion):
-        information = at.f.information(x)
+        information = at.f.indefinite_hessian(x)
     else:
         information = at.f.hessian(x)
     return np.asarray(total * information)
