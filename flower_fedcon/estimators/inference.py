@@ -127,7 +127,7 @@ class Inferring:
     def _mapped(self, found: Estimates, shape: tuple[int, ...]) -> Estimates:
         """Return estimates for the columns as they were given."""
         each = np.eye(len(found.values) // shape[0])
-        return found.mapped(np.kron(self._as_given(np.eye(shape[0])), each), found.names)
+        return found.in_units(np.kron(self._as_given(np.eye(shape[0])), each))
 
     def _as_given(self, x: Array) -> Array:
         raise NotImplementedError

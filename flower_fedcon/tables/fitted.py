@@ -487,7 +487,8 @@ class FittedModel:
         """
         _ = self.classes_
         self._expect_intercept()
-        return self.schema.family.probabilities(self.linear_predictor(source, unknown=unknown))
+        scores = self.linear_predictor(source, unknown=unknown)
+        return self.schema.family.probabilities(self._spread(scores))
 
     def columns_of(self, source: Any, *, unknown: str = "refuse") -> dict[str, Array]:
         """Return the columns that `fedcon predict` writes, by name.
@@ -506,24 +507,29 @@ class FittedModel:
         columns = {"prediction": self._predicted(scores)}
         if scores.ndim == 1:
             columns["linear_predictor"] = scores
-        if self.schema.family.binary:
-            columns["probability"] = self.schema.family.probabilities(scores)[:, 1]
-        elif self.schema.family.several:
-            each = self.schema.family.probabilities(scores).T
+        family = self.schema.family
+        marks = family.classes(self.schema)
+        if family.binary:
+            columns["probability"] = family.probabilities(scores)[:, 1]
+        elif marks is not None:
+            each = family.probabilities(self._spread(scores)).T
             columns |= {
                 f"probability [{mark}]": values
-                for mark, values in zip(self.schema.classes, each, strict=True)
+                for mark, values in zip(marks.tolist(), each, strict=True)
             }
         return {**columns, **errors}
 
     def _table(self, source: Any, unknown: str) -> Table:
         return source if isinstance(source, Table) else self.rows(source, unknown=unknown).table
 
+    def _spread(self, scores: Array) -> Array:
+        return self.schema.family.spread(scores, self.x, len(self.preparation.names))
+
     def _predicted(self, scores: Array) -> Array:
         family, classes = self.schema.family, self.schema.family.classes(self.schema)
         if classes is None:
             return family.link.inverse(scores)
-        likeliest: Array = classes[family.likeliest(scores)]
+        likeliest: Array = classes[family.likeliest(self._spread(scores))]
         unknown = np.isnan(scores.reshape(len(scores), -1)).any(axis=1)
         if unknown.any():
             likeliest = likeliest.astype(object)

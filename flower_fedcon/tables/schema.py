@@ -207,6 +207,7 @@ class Schema:
     positive: tuple[str, ...] = ()
     negative: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
+    levels: tuple[str, ...] = ()
     event: str = ""
     event_values: tuple[str, ...] = ("0", "1")
     ties: str = TIES[0]
@@ -226,7 +227,7 @@ class Schema:
     split_seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("positive", "negative", "classes", "event_values", "missing"):
+        for name in ("positive", "negative", "classes", "levels", "event_values", "missing"):
             marks = tuple(map(canonical, _listed(name, getattr(self, name))))
             object.__setattr__(self, name, marks)
         object.__setattr__(self, "features", _features(self.features))
@@ -239,6 +240,11 @@ class Schema:
                     f'loss = "{self.loss}" and {key} = {given!r} contradict: {key} is for '
                     f'loss = "{family.name}", which needs it: leave one of them out'
                 )
+        if self.levels and (len(self.levels) < 3 or len(set(self.levels)) < len(self.levels)):
+            raise ConfigError(
+                f"levels must be three different values or more, the lowest first, got "
+                f"{list(self.levels)!r}: of two values list the higher in positive"
+            )
         both = set(self.positive) & set(self.negative)
         if both:
             raise ConfigError(f"positive and negative must differ, both hold {min(both)!r}")
@@ -503,11 +509,12 @@ class Schema:
     def model_shape(self, columns: int, site_effects: str = COMMON) -> tuple[int, ...]:
         """Return the shape of a model with this number of columns, including a common intercept.
 
-        For a negative binomial loss the last entry is log alpha.
+        For a negative binomial loss the last entry is log alpha, and for an ordinal one the last
+        entries are the logarithms of the gaps between thresholds.
         """
         if self.family.compares or site_effects == OWN:
             return (columns,)
-        rows = columns + 1 + self.family.dispersed
+        rows = columns + 1 + len(self.family.more(self))
         return (rows, len(self.classes)) if self.family.several else (rows,)
 
     def check_site_effects(self, wanted: Any) -> str:
@@ -536,7 +543,7 @@ class Schema:
         """The schema's digest, 16 hexadecimal digits, which must be equal on all nodes."""
         content = asdict(self)
         later: dict[str, Any] = {"offset": "", "exposure": "", "terms": (), "formula": ""}
-        later |= {"complete_cases": False, "weight_kind": ""}
+        later |= {"complete_cases": False, "weight_kind": "", "levels": ()}
         for name, default in later.items():  # earlier runs can be resumed
             if content[name] == default:
                 del content[name]
