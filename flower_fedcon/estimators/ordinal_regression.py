@@ -91,7 +91,10 @@ class FederatedOrdinalRegression(ClassifierMixin, FederatedEstimator):  # type: 
             )
         self.classes_ = np.unique(y) if given is None else np.asarray(given)
         there = np.isin(self.classes_, y)
-        if len(np.unique(self.classes_)) < len(self.classes_) or not np.isin(y, self.classes_).all():
+        if (
+            len(np.unique(self.classes_)) < len(self.classes_)
+            or not np.isin(y, self.classes_).all()
+        ):
             wrong = [repr(v) for v in np.unique(y[~np.isin(y, self.classes_)]).tolist()]
             raise ValueError(
                 f"levels must be all classes of y, each once, got {self.classes_.tolist()!r}"

@@ -160,16 +160,13 @@ class WithThresholds(MoreEntries):
         above = ((numbers <= y[:, None]) & (y[:, None] <= self.more)).astype(float)
         own = (numbers == y[:, None]).astype(float)
         first = (
-            below * expit(a - s)[:, None]
-            - above * expit(s - b)[:, None]
-            - own / np.expm1(short)
+            below * expit(a - s)[:, None] - above * expit(s - b)[:, None] - own / np.expm1(short)
         )
         at_a, at_b = _steepness(s - a)[:, None], _steepness(s - b)[:, None]
         cross = -(below * at_a + above * at_b)
-        second = (
-            (below * at_a)[:, :, None] * below[:, None, :]
-            + (above * at_b)[:, :, None] * above[:, None, :]
-        )
+        second = (below * at_a)[:, :, None] * below[:, None, :] + (above * at_b)[
+            :, :, None
+        ] * above[:, None, :]
         pull = own / (np.expm1(short) * -np.expm1(-short))
         second[:, numbers - 1, numbers - 1] += pull
         return here.loss(s, here.targets), first, cross, second, gaps

@@ -72,22 +72,29 @@ class Ordinal(Classes):
 
     def probabilities(self, scores: Array) -> Array:
         """Return the classes' probabilities, each to full accuracy."""
-        ends = np.full((len(scores), 1), np.inf)
-        upper, lower = np.hstack([ends, scores]), np.hstack([scores, -ends])
-        chances: Array = self.link.inverse(upper) * self.link.inverse(-lower) * -np.expm1(lower - upper)
+        upper, lower = _sides(scores)
+        chances: Array = (
+            self.link.inverse(upper) * self.link.inverse(-lower) * -np.expm1(lower - upper)
+        )
         return chances
 
     def deviance(self, scores: Array, y: Array, parameter: float = 0.0) -> Array:
         """Return -2 log of the class's probability."""
-        with np.errstate(divide="ignore"):
-            logs = np.log(self.probabilities(scores))
-        deviances: Array = -2.0 * logs[np.arange(len(y)), y.astype(np.intp)]
-        return deviances
+        rows, places = np.arange(len(y)), y.astype(np.intp)
+        upper, lower = (side[rows, places] for side in _sides(scores))
+        deviances: Array = 2.0 * (np.logaddexp(0, -upper) + np.logaddexp(0, lower))
+        return deviances - 2.0 * np.log(-np.expm1(lower - upper))
 
     def likelihood(self, loss: Any, scores: Array, y: Array) -> Parts:
         """Return the rows' parts; here scores are linear predictors, and the loss has the gaps."""
         losses = loss.loss(scores, y)
         return -losses, 2.0 * losses, np.expm1(losses), np.zeros_like(losses)
+
+
+def _sides(scores: Array) -> tuple[Array, Array]:
+    """Return the log odds of each class or more, and of more than it."""
+    ends = np.full((len(scores), 1), np.inf)
+    return np.hstack([ends, scores]), np.hstack([scores, -ends])
 
 
 def between_levels(levels: Sequence[str]) -> tuple[str, ...]:
