@@ -7,8 +7,11 @@
     loss, link        the loss, and the link of the linear predictor, whose inverse gives the
                       prediction: "identity" (mean), "logit" (probability of the schema's
                       `positive`), "log" (expected count), "softmax" (probabilities of the
-                      classes), or "log hazard ratio" (the linear predictor is the prediction)
-    classes           the classes of a multinomial loss, in the order of its coefficients
+                      classes), "cumulative logit" (probability of more than a class, of the
+                      linear predictor less its threshold), or "log hazard ratio" (the linear
+                      predictor is the prediction)
+    classes           the classes of a multinomial loss, in the order of its coefficients; or
+                      those of an ordinal one, the lowest first
     columns           for each column of the model `name`, `feature` (the table's column),
                       `category` (null for a numeric one), `transform`, `missing` (the value that
                       replaces a missing one), `mean`, `scale`, and `coefficient` in the column's
@@ -22,6 +25,9 @@
                       residuals of a squared loss (else null)
     intercept         the linear predictor of a row of zeros; null without an intercept
     alpha             of a negative binomial loss, with variance mu + alpha mu^2; else null
+    thresholds        of an ordinal loss, for rows in the columns' own units: the linear
+                      predictor without `intercept` less these is the log odds of more than each
+                      class; absent for others
     offset, exposure  the columns that are added to the linear predictor, unchanged and as
                       logarithm; null without one
     covariance        of the coefficients of the columns and the intercept, in this order and in
@@ -551,10 +557,11 @@ class FittedModel:
             "loss": schema.loss,
             "link": schema.family.link.name,
             "site_effects": prepared.site_effects,
-            "classes": list(schema.classes),
+            "classes": list(schema.classes or schema.levels),
             "columns": self._columns() | {"coefficient": units[:columns].tolist()},
             "intercept": units[columns].tolist() if len(units) > columns else None,
             "alpha": schema.family.parameter(self.x) if schema.family.dispersed else None,
+            **schema.family.stated_form(units[columns:]),
             "offset": schema.offset or None,
             "exposure": schema.exposure or None,
             "covariance": None if self.covariance is None else self.covariance.tolist(),

@@ -136,8 +136,8 @@ class Schema:
     loss : str, optional
         "squared", "huber", "logistic", "multinomial", "poisson", "negative_binomial" (counts of
         variance mu + alpha mu^2, whose alpha is fitted, too), "gamma" (amounts > 0, with a log
-        link) or "cox". By default "logistic" with `positive`, "multinomial" with `classes`, "cox"
-        with `event`, and "squared".
+        link), "cox" or "ordinal" (proportional odds). By default "logistic" with `positive`,
+        "multinomial" with `classes`, "ordinal" with `levels`, "cox" with `event`, and "squared".
     positive, negative : sequence, optional
         In a logistic regression the target's values that count as 1 (`positive`), and those that
         count as 0 (`negative`). Without `negative` all others count as 0; values that differ from a
@@ -146,6 +146,8 @@ class Schema:
         same holds for `event_values`.
     classes : sequence, optional
         The target's values in a multinomial regression, in their order.
+    levels : sequence, optional
+        The target's values in an ordinal regression, three or more, the lowest first.
     event : str, optional
         For "cox": the column that says whether the event was observed.
     event_values : [not seen, seen] (default: 0, 1)

@@ -228,6 +228,10 @@ class Family:
         """Return the names of a model's entries after its intercept."""
         return (DISPERSION,) if self.dispersed else ()
 
+    def stated_form(self, end: Array) -> dict[str, list[float]]:
+        """Return what `model.json` says of a model's end, from the intercept on."""
+        return {}
+
     def told(self, names: Sequence[str], values: Array, covariance: Array) -> list[str]:
         """Return notes on estimates in the columns' own units."""
         return []

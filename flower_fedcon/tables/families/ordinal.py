@@ -55,6 +55,10 @@ class Ordinal(Classes):
         odds: Array = scores[:, None] - thresholds_of(after)[0]
         return odds
 
+    def stated_form(self, end: Array) -> dict[str, list[float]]:
+        """Return the thresholds."""
+        return {"thresholds": thresholds_of(end)[0].tolist()}
+
     def told(self, names: Sequence[str], values: Array, covariance: Array) -> list[str]:
         """Return the thresholds with their errors."""
         first = list(names).index(INTERCEPT)
