@@ -92,8 +92,7 @@ class ProportionalOdds(LinearModel):
     def loss(self, scores: Array, targets: Array) -> Array:
         """Return -log P(target)."""
         a, b = self.ends(targets)
-        losses: Array = np.logaddexp(0, a - scores) + np.logaddexp(0, scores - b)
-        return losses - np.log(-np.expm1(a - b))
+        return minus_log(scores - a, scores - b, b - a)
 
     def slope(self, scores: Array, targets: Array) -> Array:
         """Return the derivative in the score."""
@@ -181,6 +180,16 @@ class WithThresholds(MoreEntries):
         places = np.arange(self.shape[0] - self.more, self.shape[0])
         matrix[places, places] -= bends
         return matrix if columns is None else matrix[np.ix_(columns, columns)]
+
+
+def minus_log(upper: Array, lower: Array, gap: Array) -> Array:
+    """Return -log P(class), of the log odds of the class or more and of more than it.
+
+    >>> float(minus_log(np.log(2.0), np.log(0.5), np.log(4.0)).round(9))  # log 3
+    1.098612289
+    """
+    losses: Array = np.logaddexp(0, -upper) + np.logaddexp(0, lower) - np.log(-np.expm1(-gap))
+    return losses
 
 
 def gaps_of(logs: Array) -> Array:

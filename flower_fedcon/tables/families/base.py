@@ -111,6 +111,8 @@ class Family:
         Whether each class has its own linear predictor.
     compares : bool
         Whether rows are compared with each other: such a model has no intercept.
+    instead : str
+        For a model with `more` entries the loss without them, which takes a penalty.
     dispersed : bool
         Whether the model's last entry is the logarithm of the variance's alpha.
     scale : {"known", "residual", "pearson", "none"}
@@ -156,6 +158,7 @@ class Family:
     binary: bool = False
     several: bool = False
     compares: bool = False
+    instead: str = ""
     dispersed: bool = False
     scale: str = KNOWN
     expected: bool = False

@@ -22,6 +22,7 @@ class NegativeBinomial(Counts):
     title = "Negative binomial regression"
     of = WithDispersion
     rank = 5
+    instead = "poisson"
     dispersed = True
 
     def loss(self, A: Any, y: Array, stated: Stated, **options: Any) -> Any:

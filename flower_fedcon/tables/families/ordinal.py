@@ -13,7 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.objectives.ordinal import ProportionalOdds, WithThresholds, gaps_of
+from flower_fedcon.objectives.ordinal import (
+    ProportionalOdds,
+    WithThresholds,
+    gaps_of,
+    minus_log,
+)
 from flower_fedcon.tables.families.base import INTERCEPT, Parts, Stated
 from flower_fedcon.tables.families.link_functions import LOGIT, Link
 from flower_fedcon.tables.families.multinomial import Classes
@@ -31,6 +36,7 @@ class Ordinal(Classes):
     link = Link("cumulative logit", LOGIT.of, LOGIT.inverse)
     rank = 8
     needs = "levels"
+    instead = "multinomial"
     no_quality = "an ordinal model has only accuracy and loss"
 
     def marks(self, stated: Stated) -> list[str]:
@@ -86,8 +92,7 @@ class Ordinal(Classes):
         """Return -2 log of the class's probability."""
         rows, places = np.arange(len(y)), y.astype(np.intp)
         upper, lower = (side[rows, places] for side in _sides(scores))
-        deviances: Array = 2.0 * (np.logaddexp(0, -upper) + np.logaddexp(0, lower))
-        return deviances - 2.0 * np.log(-np.expm1(lower - upper))
+        return 2.0 * minus_log(upper, lower, upper - lower)
 
     def likelihood(self, loss: Any, scores: Array, y: Array) -> Parts:
         """Return the rows' parts; here scores are linear predictors, and the loss has the gaps."""

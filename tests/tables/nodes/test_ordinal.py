@@ -197,6 +197,12 @@ def test_a_column_that_separates_is_named(tmp_path):
     assert "separate" in report.text
 
 
+def test_a_level_without_rows_is_refused(frame, tmp_path):
+    levels = [*LEVELS, "beyond"]
+    with pytest.raises(ConfigError, match=r"'beyond'"):
+        run(tables(data=f"{tmp_path}/site*.csv", schema=SCHEMA | {"levels": levels}), 3)
+
+
 def test_a_penalty_and_other_intercepts_are_refused(frame, tmp_path):
     with pytest.raises(ConfigError, match=r'has no penalty.*loss = "multinomial"'):
         tables(data=f"{tmp_path}/site*.csv", schema=SCHEMA, l1=0.1)
