@@ -38,4 +38,7 @@ class FedNewtonClient(FedConClient[None]):
         self.tally_gradients(1, full=True)
         self.tally(hessian_products=x.size)  # a Hessian counts one product with each unit vector
         value, gradient = f.value(x), f.gradient(x)
-        return {"m": taylor(x, value, gradient, f.hessian(x))}, None
+        # A `hessian` made positive at each client is not that of the sum, on which Newton's
+        # quadratic convergence rests.
+        second = getattr(f, "indefinite_hessian", f.hessian)
+        return {"m": taylor(x, value, gradient, second(x))}, None

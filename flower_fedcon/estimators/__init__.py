@@ -27,6 +27,7 @@ from flower_fedcon.estimators.logistic_regression import (
     FederatedLogisticRegression,
     FederatedLogisticRegressionCV,
 )
+from flower_fedcon.estimators.ordinal_regression import FederatedOrdinalRegression
 
 __all__ = [
     "FederatedCoxRegression",
@@ -39,6 +40,7 @@ __all__ = [
     "FederatedLogisticRegression",
     "FederatedLogisticRegressionCV",
     "FederatedNegativeBinomial",
+    "FederatedOrdinalRegression",
     "FederatedPoissonRegressor",
     "FederatedPoissonRegressorCV",
 ]

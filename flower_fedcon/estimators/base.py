@@ -6,6 +6,7 @@ import inspect
 import math
 import warnings
 from abc import abstractmethod
+from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -66,6 +67,8 @@ from flower_fedcon.tables.statistics.estimates import DEBIASED
 from flower_fedcon.validation import Array, choice, expect_unmasked, float_array, real, total
 from flower_fedcon.wire.payloads import Payload
 
+_FAR = 100.0  # standard deviations: nearer to 0 a column's shift costs at most four digits
+_EQUAL = 4.0 * float(np.finfo(float).eps)  # a deviation below this share of a mean is rounding
 _APPROACH = 10  # points on a path to the requested weight, for methods that need a near start
 
 
@@ -190,6 +193,7 @@ class FederatedEstimator(RandomEffects, BaseEstimator, FitSettings):  # type: ig
             self.groups_ = self.groups_[there]
             self._place = np.where(counted, np.searchsorted(there, self._place), 0)
         self._kind = self._kind_of(weight)
+        X = self._about_means(X, counted, weight)
         offsets = self._offset(offset, exposure, n)
         codes = self._clusters(clusters, n)
         clients, names, self._rows = [], [], []
@@ -224,6 +228,33 @@ class FederatedEstimator(RandomEffects, BaseEstimator, FitSettings):  # type: ig
         self._total = total("sample_weight", np.array(weights))
         start = self._start(clients)
         return FederatedProblem(clients, weights=weights, names=names, x0=start)
+
+    def _about_means(self, X: Any, counted: Array, weight: Array | None) -> Any:
+        """Return X with columns far from 0 less their means over all clients.
+
+        With an intercept the model is the same for any shift of a column, and a column such as
+        seconds since 1970 keeps the digits of its differences. The means follow from sums that each
+        client could send. Sparse columns, and constant ones, stay as they are.
+        """
+        self._centre = None
+        if not self.fit_intercept or not isinstance(X, np.ndarray):
+            return X
+        rows, w = (X, weight) if counted.all() else (X[counted], weight[counted])  # type: ignore[index]
+        with np.errstate(over="ignore", invalid="ignore"):
+            means, spread = np.average(rows, axis=0, weights=w), rows.std(axis=0)
+            far = (np.abs(means) > _FAR * spread) & (spread > _EQUAL * np.abs(means))
+        if not far.any():
+            return X
+        self._centre = np.where(far, means, 0.0)
+        return X - self._centre
+
+    def _as_given(self, x: Array) -> Array:
+        """Return a model for the columns as they were given."""
+        if self._centre is None or not self._common_intercept:
+            return x
+        model = np.array(x, dtype=np.float64)
+        model[self.n_features_in_] -= self._centre @ model[: self.n_features_in_]
+        return model
 
     def _kind_of(self, weight: Array | None) -> str:
         """Return the kind of the weights, if anything depends on it."""
@@ -460,7 +491,7 @@ class FederatedEstimator(RandomEffects, BaseEstimator, FitSettings):  # type: ig
         def ask(
             statistic: str, shapes: Any, **more: Array
         ) -> tuple[dict[str, Payload], dict[str, str]]:
-            down: Payload = {"x": self.estimates_.values, **more}
+            down: Payload = {"x": self._at, **more}
             told: dict[str, Payload] = {}
             why: dict[str, str] = {}
             for site, f in self._held.items():
@@ -470,7 +501,8 @@ class FederatedEstimator(RandomEffects, BaseEstimator, FitSettings):  # type: ig
                     why[site] = str(error)
             return told, why
 
-        return found_by_sites(ask, self.estimates_, self.estimates_.values)
+        units = None if estimates.method == DEBIASED else self._as_given(np.eye(len(self._at)))
+        return found_by_sites(ask, self.estimates_, self._at, units)
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = dict(super().__getstate__())
@@ -491,9 +523,9 @@ class FederatedEstimator(RandomEffects, BaseEstimator, FitSettings):  # type: ig
             )  # fmt: skip
         elif alike:
             warnings.warn(f"{type(self).__name__}: {alike}", ConvergenceWarning, stacklevel=4)
-        self.history_ = path
+        self.history_ = replace(path, x=[self._as_given(np.asarray(x)) for x in path.x])
         self.n_iter_ = max(1, int(path.rounds.sum()))
-        self._take(np.asarray(path.x[place]))
+        self._take(self.history_.x[place])
 
     @property
     def _feature_names(self) -> list[str]:
@@ -591,9 +623,10 @@ class Tuned(FederatedEstimator, PathSettings):
             for share in shares
         ]
         best = min(range(len(tried)), key=lambda k: tried[k].least)
-        self.cv_, self.l1_ratio_ = chosen, _ = tried[best], shares[best]
+        chosen, self.l1_ratio_ = tried[best], shares[best]
         place = chosen.best if self.rule == "min" else chosen.one_standard_error
         self._finish(chosen.path, place)
+        self.cv_ = replace(chosen, path=self.history_)
         if self.inference is not None:
             strategy, options = self._strategy(problem), self._options()
             walk = Walk(

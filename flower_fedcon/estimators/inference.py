@@ -63,6 +63,7 @@ class Inferring:
     n_features_in_: int
     estimates_: Estimates
     _kind: str
+    _at: Array
 
     @property
     def _common_intercept(self) -> bool:
@@ -113,12 +114,23 @@ class Inferring:
         if x.ndim == 2:
             names = [f"{name} [{label}]" for name in names for label in self.classes_[1:]]  # type: ignore[attr-defined]
         estimates = estimates_at(walk.total_sums, self.family, method, names, x, self._kind)
+        self._at = estimates.values
+        if method != DEBIASED:
+            estimates = self._mapped(estimates, x.shape)
         for doubt in estimates.doubts:
             warnings.warn(doubt, UserWarning, stacklevel=5)
         if method == DEBIASED:
             self._show_debiased(estimates)
         else:
             self._show(estimates, x.shape)
+
+    def _mapped(self, found: Estimates, shape: tuple[int, ...]) -> Estimates:
+        """Return estimates for the columns as they were given."""
+        each = np.eye(len(found.values) // shape[0])
+        return found.in_units(np.kron(self._as_given(np.eye(shape[0])), each))
+
+    def _as_given(self, x: Array) -> Array:
+        raise NotImplementedError
 
     def _parameter_names(self) -> list[str]:
         names = getattr(self, "feature_names_in_", None)

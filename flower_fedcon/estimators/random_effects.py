@@ -141,7 +141,7 @@ class RandomEffects(Inferring):
             )
         self.n_iter_ = self.n_iter_ + fit.exchanges
         values = fit.estimates.values
-        self._take(values)
+        self._take(self._as_given(values))
         self.site_sd_ = fit.sd
         self.random_effects_ = {}
         for f, groups in zip(problem.clients, self._named, strict=True):
@@ -153,7 +153,7 @@ class RandomEffects(Inferring):
         if method is not None:
             self.site_sd_bse_ = fit.sd_bse
             self.site_sd_test_ = fit.ratio, fit.pvalue
-            self._show(fit.estimates, values.shape)
+            self._show(self._mapped(fit.estimates, values.shape), values.shape)
             self._facts = fit.facts
 
     def _take(self, x: Array) -> None:

@@ -218,6 +218,12 @@ class Scaled(Objective):
         return lambda x, columns=None: self.factor * hessian(x, columns)
 
     @property
+    def indefinite_hessian(self) -> Callable[[Array], Array]:
+        """The `indefinite_hessian` of f, times factor; missing if f has none."""
+        unchanged = self.objective.indefinite_hessian
+        return lambda x: self.factor * unchanged(x)
+
+    @property
     def hessian_products(self) -> Callable[[Array], Callable[[Array], Array]]:
         """The `hessian_products` of f, times factor; missing if f has none."""
         products = self.objective.hessian_products

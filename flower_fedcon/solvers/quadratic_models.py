@@ -18,6 +18,7 @@ _STEADY = 1e-13  # of the entries' curvature: keeps a singular system solvable
 _PULLS = 20  # at most
 _ALIKE = 1e-10  # the share (see `apart`) that leaves 5 digits
 _NEAR = 1e-4  # relative: no step follows one this short
+_NEGATIVE = 1e-6  # of the entries' curvature: below it a negative one is rounding
 
 
 class QuadraticModel(NamedTuple):
@@ -144,6 +145,27 @@ def definite(H: Array, least: float) -> bool:
     except np.linalg.LinAlgError:
         return False
     return True
+
+
+def convex(H: Array) -> Array:
+    """Return a symmetric matrix whose eigenvalues below 0 have the other sign.
+
+    They are those in units in which the diagonal has entries of size 1. A matrix without such
+    eigenvalues, up to rounding, is returned as it is.
+
+    >>> H = np.array([[4.0, 0.0], [0.0, -9.0]])
+    >>> convex(H)
+    array([[4., 0.],
+           [0., 9.]])
+    """
+    sizes = np.sqrt(np.abs(np.diag(H)))
+    sizes = np.where((sizes > 0) & np.isfinite(sizes), sizes, 1.0)
+    scaled = H / sizes / sizes[:, None]
+    if not np.isfinite(scaled).all() or definite(scaled, -_NEGATIVE):
+        return H
+    roots, axes = np.linalg.eigh(scaled)
+    turned: Array = (axes * np.maximum(np.abs(roots), _NEGATIVE)) @ axes.T * sizes * sizes[:, None]
+    return turned
 
 
 def apart(H: Array, weights: tuple[Array, Array], x: Array) -> Array:

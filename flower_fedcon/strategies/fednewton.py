@@ -19,6 +19,8 @@ State: none on the client; x, w, m, the first m and, under sampling, all m_i on 
 numbers).
 Wire: 1 vector down; 1 array of (d+1)(d+2)/2 numbers up: for models of up to some thousand entries.
 The m_i of least squares are the client's moments A'A and A'b themselves.
+Negative curvature of m, as of a likelihood far from its maximum, is taken with the other sign, so
+that x still descends; at a minimum there is none.
 Participation: any; exact.
 First contact: with a model around the start, where x waits for all clients that are ever asked.
 Lost state: nothing to lose.
@@ -135,11 +137,16 @@ class FedNewton(SecondOrder[FedNewtonState]):
         """Step 4."""
         if state.mirror is not None:
             return self._incremental(state, uploads)
-        m, psi, x = uploads.mean("m"), self.regularizer, state.x
+        psi, x = self.regularizer, state.x
+        m = self.convex(uploads.mean("m"), x)
         blocks = self.blocks(m, x)
         value = math.fsum(model.value(row) for model, _, row in blocks)
         if state.t > 1:
-            size = math.fsum(model.size(row) for model, _, row in blocks)
+            # Far away the terms are so large that any rise would pass as rounding.
+            there, before = blocks, self.blocks(state.m, state.w)
+            size = min(
+                math.fsum(model.size(row) for model, _, row in some) for some in (there, before)
+            )
             rounding = _ROUNDING * float(np.finfo(x.dtype).eps) * size
             if not value + psi.value(x) <= state.value + psi.value(state.w) + rounding:
                 return state._replace(x=(0.5 * (x + state.w)).astype(x.dtype), t=state.t + 1)
@@ -162,7 +169,7 @@ class FedNewton(SecondOrder[FedNewtonState]):
         for j in np.flatnonzero(heard).tolist():
             if j not in shares:
                 total = total + state.mirror.rows["m"][j]
-        m = np.asarray(total / heard.sum(), dtype=state.m.dtype)
+        m = self.convex(np.asarray(total / heard.sum(), dtype=state.m.dtype), state.x)
         after = self.renew(state._replace(w=state.x, m=m, t=state.t + 1, heard=heard))
         for j, m_j in shares.items():
             state.mirror.put(j, m=m_j)

@@ -301,10 +301,10 @@ def regularizer(
 ) -> Regularizer:
     """Return the penalty of a model with these columns; the intercept is free."""
     weight, square = nonnegative("l1", l1), nonnegative("l2", l2)
-    if schema.family.dispersed and (weight or square):
+    if schema.family.more(schema) and (weight or square):
         raise ConfigError(
             f'loss = "{schema.loss}" has no penalty, got l1 = {weight:g} and l2 = {square:g}: '
-            f'leave them out, or use loss = "poisson"'
+            f'leave them out, or use loss = "{schema.family.instead}"'
         )
     factors = _factors(schema, preparation, penalty_factor or {})
     psi: Regularizer

@@ -7,8 +7,11 @@
     loss, link        the loss, and the link of the linear predictor, whose inverse gives the
                       prediction: "identity" (mean), "logit" (probability of the schema's
                       `positive`), "log" (expected count), "softmax" (probabilities of the
-                      classes), or "log hazard ratio" (the linear predictor is the prediction)
-    classes           the classes of a multinomial loss, in the order of its coefficients
+                      classes), "cumulative logit" (probability of more than a class, of the
+                      linear predictor less its threshold), or "log hazard ratio" (the linear
+                      predictor is the prediction)
+    classes           the classes of a multinomial loss, in the order of its coefficients; or
+                      those of an ordinal one, the lowest first
     columns           for each column of the model `name`, `feature` (the table's column),
                       `category` (null for a numeric one), `transform`, `missing` (the value that
                       replaces a missing one), `mean`, `scale`, and `coefficient` in the column's
@@ -22,6 +25,9 @@
                       residuals of a squared loss (else null)
     intercept         the linear predictor of a row of zeros; null without an intercept
     alpha             of a negative binomial loss, with variance mu + alpha mu^2; else null
+    thresholds        of an ordinal loss, for rows in the columns' own units: the linear
+                      predictor without `intercept` less these is the log odds of more than each
+                      class; absent for others
     offset, exposure  the columns that are added to the linear predictor, unchanged and as
                       logarithm; null without one
     covariance        of the coefficients of the columns and the intercept, in this order and in
@@ -487,7 +493,8 @@ class FittedModel:
         """
         _ = self.classes_
         self._expect_intercept()
-        return self.schema.family.probabilities(self.linear_predictor(source, unknown=unknown))
+        scores = self.linear_predictor(source, unknown=unknown)
+        return self.schema.family.probabilities(self._spread(scores))
 
     def columns_of(self, source: Any, *, unknown: str = "refuse") -> dict[str, Array]:
         """Return the columns that `fedcon predict` writes, by name.
@@ -506,24 +513,29 @@ class FittedModel:
         columns = {"prediction": self._predicted(scores)}
         if scores.ndim == 1:
             columns["linear_predictor"] = scores
-        if self.schema.family.binary:
-            columns["probability"] = self.schema.family.probabilities(scores)[:, 1]
-        elif self.schema.family.several:
-            each = self.schema.family.probabilities(scores).T
+        family = self.schema.family
+        marks = family.classes(self.schema)
+        if family.binary:
+            columns["probability"] = family.probabilities(scores)[:, 1]
+        elif marks is not None:
+            each = family.probabilities(self._spread(scores)).T
             columns |= {
                 f"probability [{mark}]": values
-                for mark, values in zip(self.schema.classes, each, strict=True)
+                for mark, values in zip(marks.tolist(), each, strict=True)
             }
         return {**columns, **errors}
 
     def _table(self, source: Any, unknown: str) -> Table:
         return source if isinstance(source, Table) else self.rows(source, unknown=unknown).table
 
+    def _spread(self, scores: Array) -> Array:
+        return self.schema.family.spread(scores, self.x, len(self.preparation.names))
+
     def _predicted(self, scores: Array) -> Array:
         family, classes = self.schema.family, self.schema.family.classes(self.schema)
         if classes is None:
             return family.link.inverse(scores)
-        likeliest: Array = classes[family.likeliest(scores)]
+        likeliest: Array = classes[family.likeliest(self._spread(scores))]
         unknown = np.isnan(scores.reshape(len(scores), -1)).any(axis=1)
         if unknown.any():
             likeliest = likeliest.astype(object)
@@ -545,10 +557,11 @@ class FittedModel:
             "loss": schema.loss,
             "link": schema.family.link.name,
             "site_effects": prepared.site_effects,
-            "classes": list(schema.classes),
+            "classes": list(schema.classes or schema.levels),
             "columns": self._columns() | {"coefficient": units[:columns].tolist()},
             "intercept": units[columns].tolist() if len(units) > columns else None,
             "alpha": schema.family.parameter(self.x) if schema.family.dispersed else None,
+            **schema.family.stated_form(units[columns:]),
             "offset": schema.offset or None,
             "exposure": schema.exposure or None,
             "covariance": None if self.covariance is None else self.covariance.tolist(),

@@ -74,7 +74,8 @@ class HeldOut:
     def scores(self, x: Array) -> Array:
         """Return the linear predictors of a model: see `__call__`."""
         whole = x if self.own is None else self.own.full(x)
-        return linear_predictors(self.A, whole, self.offset)
+        scores = linear_predictors(self.A, whole, self.offset)
+        return self.family.spread(scores, whole, self.A.shape[1])
 
     @property
     def usable(self) -> bool:

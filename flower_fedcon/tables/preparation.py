@@ -69,6 +69,8 @@ from flower_fedcon.tables.design import (
 )
 from flower_fedcon.tables.encoding import OTHER, WIDE, dummies, is_wide
 from flower_fedcon.tables.families import Family, family_of
+from flower_fedcon.tables.families.base import DISPERSION as DISPERSION
+from flower_fedcon.tables.families.base import INTERCEPT as INTERCEPT
 from flower_fedcon.tables.marks import number_in
 from flower_fedcon.tables.packed_text import packed_text, unpacked_text
 from flower_fedcon.tables.risk_counts import Curves
@@ -77,7 +79,6 @@ from flower_fedcon.validation import Array
 from flower_fedcon.wire.digests import LATER
 from flower_fedcon.wire.payloads import Payload, payload_bytes
 
-INTERCEPT, DISPERSION = "(intercept)", "log alpha"
 WEIGHTS = 1e-100, 1e100  # bounds on the sum of a node's weights
 LARGEST = 1e100  # the largest number that a node may send before round 1
 LEAST = 1e-50  # the least scale: below it, an overflow would reveal something of its row
@@ -268,7 +269,8 @@ class Preparation:
 
     def entries(self, shape: tuple[int, ...]) -> list[str]:
         """Return the names of a model's entries, flattened: its columns, and the intercept."""
-        rows = [*self.names, INTERCEPT, DISPERSION][: shape[0]]
+        more = () if self.stated is None else self.family.more(self.stated)
+        rows = [*self.names, INTERCEPT, *more][: shape[0]]
         if len(shape) == 1:
             return rows
         return [f"{row} [{mark}]" for row in rows for mark in self.classes]

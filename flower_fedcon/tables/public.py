@@ -36,8 +36,11 @@ def check_public(schema: Schema) -> None:
         problems.append('features = "all" does not describe the columns: name them in [features]')
     if schema.family.compares:
         problems.append(f'loss = "{schema.loss}" compares rows with each other: use another loss')
-    if schema.family.dispersed:
-        problems.append(f'loss = "{schema.loss}" also fits alpha: use loss = "poisson"')
+    if more := schema.family.more(schema):
+        problems.append(
+            f'loss = "{schema.loss}" also fits {more[0].removeprefix("log ")}: use '
+            f'loss = "{schema.family.instead}"'
+        )
     if schema.complete_cases:
         problems.append(
             "no noise protects the number of rows that complete_cases leaves: let missing values "

@@ -136,8 +136,8 @@ class Schema:
     loss : str, optional
         "squared", "huber", "logistic", "multinomial", "poisson", "negative_binomial" (counts of
         variance mu + alpha mu^2, whose alpha is fitted, too), "gamma" (amounts > 0, with a log
-        link) or "cox". By default "logistic" with `positive`, "multinomial" with `classes`, "cox"
-        with `event`, and "squared".
+        link), "cox" or "ordinal" (proportional odds). By default "logistic" with `positive`,
+        "multinomial" with `classes`, "ordinal" with `levels`, "cox" with `event`, and "squared".
     positive, negative : sequence, optional
         In a logistic regression the target's values that count as 1 (`positive`), and those that
         count as 0 (`negative`). Without `negative` all others count as 0; values that differ from a
@@ -146,6 +146,8 @@ class Schema:
         same holds for `event_values`.
     classes : sequence, optional
         The target's values in a multinomial regression, in their order.
+    levels : sequence, optional
+        The target's values in an ordinal regression, three or more, the lowest first.
     event : str, optional
         For "cox": the column that says whether the event was observed.
     event_values : [not seen, seen] (default: 0, 1)
@@ -220,6 +222,7 @@ class Schema:
     positive: tuple[str, ...] = ()
     negative: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
+    levels: tuple[str, ...] = ()
     event: str = ""
     event_values: tuple[str, ...] = ("0", "1")
     ties: str = TIES[0]
@@ -243,7 +246,7 @@ class Schema:
     split_seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("positive", "negative", "classes", "event_values", "missing"):
+        for name in ("positive", "negative", "classes", "levels", "event_values", "missing"):
             marks = tuple(map(canonical, _listed(name, getattr(self, name))))
             object.__setattr__(self, name, marks)
         object.__setattr__(self, "features", _features(self.features))
@@ -256,6 +259,11 @@ class Schema:
                     f'loss = "{self.loss}" and {key} = {given!r} contradict: {key} is for '
                     f'loss = "{family.name}", which needs it: leave one of them out'
                 )
+        if self.levels and (len(self.levels) < 3 or len(set(self.levels)) < len(self.levels)):
+            raise ConfigError(
+                f"levels must be three different values or more, the lowest first, got "
+                f"{list(self.levels)!r}: of two values list the higher in positive"
+            )
         both = set(self.positive) & set(self.negative)
         if both:
             raise ConfigError(f"positive and negative must differ, both hold {min(both)!r}")
@@ -541,11 +549,12 @@ class Schema:
     def model_shape(self, columns: int, site_effects: str = COMMON) -> tuple[int, ...]:
         """Return the shape of a model with this number of columns, including a common intercept.
 
-        For a negative binomial loss the last entry is log alpha.
+        For a negative binomial loss the last entry is log alpha, and for an ordinal one the last
+        entries are the logarithms of the gaps between thresholds.
         """
         if self.family.compares or site_effects == OWN:
             return (columns,)
-        rows = columns + 1 + self.family.dispersed
+        rows = columns + 1 + len(self.family.more(self))
         return (rows, len(self.classes)) if self.family.several else (rows,)
 
     def check_site_effects(self, wanted: Any) -> str:
@@ -575,7 +584,7 @@ class Schema:
         content = asdict(self)
         later: dict[str, Any] = {"offset": "", "exposure": "", "terms": (), "formula": ""}
         later |= {"complete_cases": False, "weight_kind": "", "entry": "", "strata": ""}
-        later |= {"stratified": True, "baseline_times": ()}
+        later |= {"stratified": True, "baseline_times": (), "levels": ()}
         for name, default in later.items():  # earlier runs can be resumed
             if content[name] == default:
                 del content[name]

@@ -27,12 +27,12 @@ from flower_fedcon.tables.quality import Line, calibration_sums, quality_sums, w
 
 RNG = np.random.default_rng(8)
 NEEDS = {"logistic": {"positive": ["yes"]}, "multinomial": {"classes": ["a", "b", "c"]},
-         "cox": {"event": "seen"}}  # fmt: skip
+         "cox": {"event": "seen"}, "ordinal": {"levels": ["a", "b", "c"]}}  # fmt: skip
 LINKS = {"squared": "identity", "huber": "identity", "logistic": "logit", "multinomial": "softmax",
          "poisson": "log", "negative_binomial": "log", "gamma": "log",
-         "cox": "log hazard ratio"}  # fmt: skip
+         "cox": "log hazard ratio", "ordinal": "cumulative logit"}  # fmt: skip
 BY_ROW = [name for name in names_of() if name != "cox"]  # whose rows have losses of their own
-ONE_SCORE = [name for name in BY_ROW if name != "multinomial"]
+ONE_SCORE = [name for name in BY_ROW if name not in ("multinomial", "ordinal")]
 
 
 def schema(name):
@@ -47,6 +47,7 @@ def targets(name, n=40):
     made = {
         "logistic": lambda: rng.choice([-1.0, 1.0], n),
         "multinomial": lambda: rng.integers(0, 3, n) * 1.0,
+        "ordinal": lambda: rng.integers(0, 3, n) * 1.0,
         "poisson": lambda: rng.poisson(2.0, n) * 1.0,
         "negative_binomial": lambda: rng.negative_binomial(2, 0.4, n) * 1.0,
         "gamma": lambda: rng.gamma(2.0, 1.5, n),
@@ -62,7 +63,7 @@ def scores_of(name, n=40, seed=5):
 def model(name):
     """A model of two columns and the intercept, in the loss's shape."""
     x = np.array([0.3, -0.2, 0.1])
-    if name == "negative_binomial":
+    if name in ("negative_binomial", "ordinal"):
         return np.append(x, math.log(0.7))
     return {"multinomial": np.outer(x, [0, 0.5, 1]), "cox": x[:2]}.get(name, x)
 
@@ -126,7 +127,7 @@ def test_the_link_is_the_inverse_of_its_inverse(name):
     np.testing.assert_allclose(back, s, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", BY_ROW)
+@pytest.mark.parametrize("name", [name for name in BY_ROW if name != "ordinal"])
 def test_deviance_is_twice_the_loss_above_its_least(name):
     family, y, s = family_of(name), targets(name), scores_of(name)
     parameter = family.parameter(model(name))
@@ -207,7 +208,7 @@ def test_metrics_have_the_names_of_the_family(name):
     assert tuple(held(model(name))) == family_of(name).held_out
     empty = HeldOut(name, np.zeros((0, 2)), targets(name)[:0])
     assert tuple(empty(model(name))) == family_of(name).held_out
-    assert (why_absent(name, ["some"]) != "") == (name in ("multinomial", "cox"))
+    assert (why_absent(name, ["some"]) != "") == (name in ("multinomial", "cox", "ordinal"))
 
 
 # --- overflow ------------------------------------------------------------------------------------

@@ -10,7 +10,14 @@ import numpy as np
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.layout import Layout
 from flower_fedcon.regularizers import Each, Regularizer
-from flower_fedcon.solvers.quadratic_models import QuadraticModel, apart, packed_size, unpack
+from flower_fedcon.solvers.quadratic_models import (
+    QuadraticModel,
+    apart,
+    convex,
+    packed_size,
+    taylor,
+    unpack,
+)
 from flower_fedcon.solvers.runaway import runaway
 from flower_fedcon.strategies.base import FedConStrategy
 from flower_fedcon.validation import Array
@@ -105,6 +112,17 @@ class SecondOrder(FedConStrategy[State]):
         """Return the Hessian of a model that is looked at, if there is one."""
         many = isinstance(self.regularizer, Each) or state.x.size > _LOOKED_AT
         return None if packed is None or state.t == 1 or many else unpack(packed, state.x.size).H
+
+    def convex(self, m: Array, x: Array) -> Array:
+        """Return m, with the same value and slope at x, without negative curvature."""
+        if isinstance(self.regularizer, Each):
+            return m
+        model = unpack(m, x.size)
+        H = convex(model.H)
+        if H is model.H:
+            return m
+        z = x.reshape(-1).astype(np.float64)
+        return taylor(z, model.value(z), model.H @ z - model.b, H).astype(m.dtype, copy=False)
 
     def blocks(self, m: Array, x: Array) -> list[tuple[QuadraticModel, Regularizer, Array]]:
         """Return m, psi and x, for each of several models side by side."""

@@ -184,4 +184,4 @@ def estimates_of(
     if method == DEBIASED:
         return fit.mapped(np.diag(1.0 / prepared.scales), prepared.names)
     units = np.kron(prepared.in_units(np.eye(len(x))), np.eye(len(entries) // len(x)))
-    return fit.mapped(units, entries)
+    return fit.in_units(units)

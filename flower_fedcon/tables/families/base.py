@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,6 +12,7 @@ from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.tables.families.link_functions import IDENTITY, LOG, Link, bounded
 from flower_fedcon.validation import Array
 
+INTERCEPT, DISPERSION = "(intercept)", "log alpha"
 KNOWN, RESIDUAL, PEARSON, NONE = "known", "residual", "pearson", "none"
 Parts = tuple[Array, Array, Array, Array]
 
@@ -37,6 +38,11 @@ class Stated(Protocol):
     @property
     def classes(self) -> tuple[str, ...]:
         """The classes in their order."""
+        ...
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """The ordered classes, the lowest first."""
         ...
 
     @property
@@ -124,6 +130,8 @@ class Family:
         Whether each class has its own linear predictor.
     compares : bool
         Whether rows are compared with each other: such a model has no intercept.
+    instead : str
+        For a model with `more` entries the loss without them, which takes a penalty.
     dispersed : bool
         Whether the model's last entry is the logarithm of the variance's alpha.
     scale : {"known", "residual", "pearson", "none"}
@@ -169,6 +177,7 @@ class Family:
     binary: bool = False
     several: bool = False
     compares: bool = False
+    instead: str = ""
     dispersed: bool = False
     scale: str = KNOWN
     expected: bool = False
@@ -236,6 +245,22 @@ class Family:
     def completed(self, objective: Any) -> Any:
         """Return the objective with what its model has besides coefficients."""
         return objective
+
+    def more(self, stated: Stated) -> tuple[str, ...]:
+        """Return the names of a model's entries after its intercept."""
+        return (DISPERSION,) if self.dispersed else ()
+
+    def stated_form(self, end: Array) -> dict[str, list[float]]:
+        """Return what `model.json` says of a model's end, from the intercept on."""
+        return {}
+
+    def told(self, names: Sequence[str], values: Array, covariance: Array) -> list[str]:
+        """Return notes on estimates in the columns' own units."""
+        return []
+
+    def spread(self, scores: Array, x: Array, columns: int) -> Array:
+        """Return what the record's functions take as scores, of linear predictors of rows."""
+        return scores
 
     def parameter(self, x: Array) -> float:
         """Return the parameter of a model."""

@@ -12,31 +12,23 @@ from flower_fedcon.tables.families.link_functions import SOFTMAX
 from flower_fedcon.validation import Array
 
 
-class Multinomial(Family):
-    """Multinomial logit, of targets that are the classes' places; scores of shape (m, classes)."""
+class Classes(Family):
+    """A model of several classes, of targets that are the classes' places."""
 
-    name = "multinomial"
-    title = "Multinomial logit"
-    of = SoftmaxRegression
-    link = SOFTMAX
-    rank = 3
     ratio = "odds ratio"
-    needs = "classes"
     labelled = True
-    several = True
     separable = True
     bounded_slopes = True
     metrics = ("accuracy", "loss")
-    no_quality = "a multinomial model has only accuracy and loss"
 
     def read(self, cells: Cells, stated: Stated) -> Array:
         """Return the place of each row's class."""
-        places = {mark: float(place) for place, mark in enumerate(stated.classes)}
+        places = {mark: float(place) for place, mark in enumerate(self.marks(stated))}
         return cells.labels(stated.target, places, "correct it, or add the value to the schema")
 
     def outcomes(self, stated: Stated) -> list[str]:
         """Return the classes, in words."""
-        return [f"a target {stated.target!r} of {mark!r}" for mark in stated.classes]
+        return [f"a target {stated.target!r} of {mark!r}" for mark in self.marks(stated)]
 
     def marks(self, stated: Stated) -> list[str]:
         """Return the classes."""
@@ -44,24 +36,42 @@ class Multinomial(Family):
 
     def counted(self, own: Array, stated: Stated) -> Array:
         """Return the rows of each class."""
-        each: Array = own[:, None] == np.arange(len(stated.classes))
+        each: Array = own[:, None] == np.arange(len(self.marks(stated)))
         return each
 
     def cells(self, y: Array, stated: Stated) -> dict[str, list[Any]]:
         """Return the classes' names."""
-        return {"outcome": [stated.classes[k] for k in y.astype(int).tolist()]}
+        marks = self.marks(stated)
+        return {"outcome": [marks[k] for k in y.astype(int).tolist()]}
 
     def limits(self, stated: Stated) -> tuple[Array, list[str]]:
         """Return the limits between the classes' places."""
-        return np.arange(len(stated.classes) - 1) + 0.5, list(stated.classes)
+        return np.arange(len(self.marks(stated)) - 1) + 0.5, self.marks(stated)
+
+    def classes(self, stated: Stated) -> Array:
+        """Return the schema's classes."""
+        return np.array(self.marks(stated))
+
+    def means(self, scores: Array, y: Array, x: Array) -> dict[str, Array]:
+        """Return accuracy and log loss."""
+        return {"accuracy": self.likeliest(scores) == y, "loss": 0.5 * self.deviance(scores, y)}
+
+
+class Multinomial(Classes):
+    """Multinomial logit, of targets that are the classes' places; scores of shape (m, classes)."""
+
+    name = "multinomial"
+    title = "Multinomial logit"
+    of = SoftmaxRegression
+    link = SOFTMAX
+    rank = 3
+    needs = "classes"
+    several = True
+    no_quality = "a multinomial model has only accuracy and loss"
 
     def loss(self, A: Any, y: Array, stated: Stated, **options: Any) -> Any:
         """Return the objective, which knows the number of classes."""
         return SoftmaxRegression(A, y.astype(np.intp), len(stated.classes), **options)
-
-    def classes(self, stated: Stated) -> Array:
-        """Return the schema's classes."""
-        return np.array(stated.classes)
 
     def likeliest(self, scores: Array) -> Array:
         """Return the place of the largest score."""
@@ -85,10 +95,6 @@ class Multinomial(Family):
         losses = loss.loss(scores, y)
         pearson = np.expm1(losses)  # (1 - p)^2 / p + sum of the others' p: 1/p - 1
         return -losses, 2.0 * losses, pearson, np.zeros_like(losses)
-
-    def means(self, scores: Array, y: Array, x: Array) -> dict[str, Array]:
-        """Return accuracy and log loss."""
-        return {"accuracy": self.likeliest(scores) == y, "loss": 0.5 * self.deviance(scores, y)}
 
 
 FAMILY = Multinomial()

@@ -22,6 +22,7 @@ class NegativeBinomial(Counts):
     title = "Negative binomial regression"
     of = WithDispersion
     rank = 5
+    instead = "poisson"
     dispersed = True
 
     def loss(self, A: Any, y: Array, stated: Stated, **options: Any) -> Any:
@@ -38,7 +39,7 @@ class NegativeBinomial(Counts):
 
     def start(self, mean: float, variance: float) -> float:
         """Return log alpha by moments."""
-        return math.log(min(max((variance - mean) / max(mean, 1e-300) ** 2, 0.1), 10.0))
+        return math.log(min(max((variance - mean) / max(mean, 1e-300) ** 2, 0.1), 1e6))
 
     def deviance(self, scores: Array, y: Array, parameter: float = 1.0) -> Array:
         """Return 2 (y log(y / mu) - (y + 1/alpha) log((1 + alpha y) / (1 + alpha mu)))."""

@@ -207,8 +207,14 @@ class Estimates:
 
     def mapped(self, matrix: Array, names: Sequence[str]) -> Estimates:
         """Return the estimates of linear combinations, given by the rows of a matrix."""
-        V = matrix @ self.covariance @ matrix.T
-        return replace(self, values=matrix @ self.values, covariance=V, names=tuple(names))
+        V, values = matrix @ self.covariance @ matrix.T, matrix @ self.values
+        return replace(self, values=values, covariance=V, names=tuple(names))
+
+    def in_units(self, matrix: Array) -> Estimates:
+        """Return the estimates in the columns' own units, with what the family says of them."""
+        found = self.mapped(matrix, self.names)
+        told = self.family.told(found.names, found.values, found.covariance)
+        return replace(found, notes=(*found.notes, *told))
 
     def by_class(self, shape: tuple[int, ...]) -> Estimates:
         """Return multinomial estimates of all classes, which sum to 0; other estimates unchanged.

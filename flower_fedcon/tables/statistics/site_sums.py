@@ -28,7 +28,7 @@ import numpy as np
 from flower_fedcon.errors import ConfigError, RefusedError
 from flower_fedcon.objectives.base import unscaled
 from flower_fedcon.objectives.common_baseline import CommonBaseline
-from flower_fedcon.objectives.dispersion import WithDispersion
+from flower_fedcon.objectives.more_entries import MoreEntries
 from flower_fedcon.objectives.offset import WithOffset
 from flower_fedcon.objectives.private_objective import is_private
 from flower_fedcon.objectives.profiled import Profiled
@@ -118,8 +118,8 @@ def fitted(objective: Any, x: Array) -> Fitted:
         )
     at: Array = x
     loss: Any = f
-    if type(f) is WithDispersion:
-        loss, at = f.at(x), x[:-1]
+    if isinstance(f, MoreEntries):
+        loss, at = f.at(x), x[: -f.more]
     if type(loss) is WithOffset:
         loss, at = loss.loss, loss.full(at)
     if loss.l2:
@@ -206,7 +206,7 @@ def clusters_of(f: Any) -> Array | None:
 def set_clusters(objective: Any, codes: Array) -> None:
     """Set each row's cluster, in the order of the given rows."""
     loss = objective
-    while isinstance(loss, WithOffset | WithDispersion):
+    while isinstance(loss, WithOffset | MoreEntries):
         loss = loss.loss
     order = loss.order if isinstance(loss, CoxRegression) else slice(None)
     objective.clusters = np.unique(codes, return_inverse=True)[1][order]
@@ -278,16 +278,16 @@ def row_scores(at: Fitted) -> RowScores:
         each = -rows[:, :, None] * slopes[1:].T[:, None, :]
         return RowScores(at.w, None, each.reshape(len(rows), -1))
     rows = loss.rows[:, kept_columns(at)]
-    if isinstance(at.f, WithDispersion):
+    if isinstance(at.f, MoreEntries):
         dense = rows if isinstance(rows, np.ndarray) else rows.toarray()
-        more = -at.f.terms(at.x)[1]
-        return RowScores(at.w, None, np.concatenate([-slopes[:, None] * dense, more[:, None]], 1))
+        more = -at.f.terms(at.x)[1].reshape(len(dense), -1)
+        return RowScores(at.w, None, np.concatenate([-slopes[:, None] * dense, more], 1))
     return RowScores(at.w, slopes, rows)
 
 
 def kept_columns(at: Fitted) -> Any:
     """Return the columns of the loss's rows that are parameters: all except an offset."""
-    f = at.f.loss if isinstance(at.f, WithDispersion) else at.f
+    f = at.f.loss if isinstance(at.f, MoreEntries) else at.f
     return f.entries if isinstance(f, WithOffset) else slice(None)
 
 
@@ -300,8 +300,8 @@ def _information(at: Fitted, *, expected: bool) -> Array:
     if isinstance(at.loss, SoftmaxRegression):
         free = np.arange(x.size).reshape(x.shape)[:, 1:].reshape(-1)
         information = at.loss.hessian(x)[np.ix_(free, free)]
-    elif isinstance(at.f, WithDispersion):
-        information = at.f.information(x)
+    elif isinstance(at.f, MoreEntries):
+        information = at.f.indefinite_hessian(x)
     else:
         information = at.f.hessian(x)
     return np.asarray(total * information)

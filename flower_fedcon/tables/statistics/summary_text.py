@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from flower_fedcon.tables.preparation import DISPERSION, INTERCEPT
+from flower_fedcon.tables.preparation import INTERCEPT
 from flower_fedcon.tables.row_weights import SAMPLING
 from flower_fedcon.tables.statistics.estimates import DEBIASED, Estimates
 from flower_fedcon.tables.statistics.site_sums import CLUSTER, MODEL, QUASI
@@ -105,10 +105,11 @@ def estimates_table(
         found.names, found.values.tolist(), found.bse.tolist(), found.statistics.tolist(),
         found.pvalues.tolist(), found.conf_int(alpha).tolist(), strict=True,
     )  # fmt: skip
-    cells = []
+    cells, of_columns = [], True  # before the intercept, and what comes after it
     for name, value, error, z, p, interval in rows:
         shown = [_number(value), _number(error), f"{z:.3f}", f"{p:.3f}"]
-        effect = ratio and not name.startswith(INTERCEPT) and name != DISPERSION
+        of_columns = of_columns and not name.startswith(INTERCEPT)
+        effect = ratio and of_columns
         logs = [value, *interval]
         ratios = [_number(math.exp(min(v, 700.0))) if effect else "" for v in logs]
         shown += ratios if ratio and of_ratio else map(_number, interval)
