@@ -7,6 +7,10 @@ from collections.abc import Sequence
 SURVEY = ("column", "client", "category", "values", "missing", "least", "mean", "greatest")
 PATH = ("kkt", "rounds", "exchanges", "uplink_bytes", "downlink_bytes")  # after the weight
 DESCRIPTIVES = ("column", "category", "client", "values", "mean", "std_dev", "share")
+BY_LEVEL = ("column", "category", "level", "values", "mean", "std_dev", "share", "expected")
+LEVEL_TESTS = (
+    "column", "test", "statistic", "df", "df_within", "p_value", "std_difference", "least_expected",
+)  # fmt: skip
 CONTRASTS = ("contrast", "estimate", "std_error")
 COEFFICIENTS = ("column", "coefficient", "per_unit")
 AGAINST_FIRST = ("column", "per_unit_against_first")
@@ -51,5 +55,7 @@ def written_by(names: Sequence[str]) -> str:
         PROPORTIONALITY,
         BASELINE,
         DESCRIPTIVES,
+        BY_LEVEL,
+        LEVEL_TESTS,
     )
     return "a run" if any(tuple(names[: len(header)]) == header for header in headers) else ""

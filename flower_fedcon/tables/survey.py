@@ -39,7 +39,7 @@ from flower_fedcon.validation import Array
 _WORK = 1e11  # multiplications: half a minute
 _FAR = 100.0
 _SEVERAL = 5  # values: with fewer a negative one is not taken for a code
-_LOWER = 2.0  # rows below a value, of which one is expected if the frequencies have one peak
+_LOWER = 4.0  # rows below a value, of which a few are expected if the frequencies have one peak
 _CODES = 3, 7  # so many whole numbers, below 10, may be codes of categories
 _FEW = 20  # with fewer values a column is not taken for an identifier
 

@@ -11,6 +11,7 @@ import numpy as np
 from flower_fedcon.core.wings import later
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives import Objective, Profiled, WithOffset
+from flower_fedcon.tables.by_level import LEVELS, told_by_level
 from flower_fedcon.tables.design import OF_TERMS, matrix, told_of_terms
 from flower_fedcon.tables.encoded_rows import encoded
 from flower_fedcon.tables.encoding import codes, is_wide
@@ -45,7 +46,7 @@ class Table(SiteRows):
         Parameters
         ----------
         stage : str
-            "summary", "spread", "curves", or one of `flower_fedcon.tables.design`.
+            "summary", "spread", "curves", "levels", or one of `flower_fedcon.tables.design`.
         down : dict
             The server's message: empty, or the agreed means and categories.
         least : int
@@ -61,6 +62,8 @@ class Table(SiteRows):
             return self._spread(rows, down, least)
         if stage == CURVES and self.schema.curve_times:
             return self._curves(rows, down, least)
+        if stage == LEVELS and self.schema.describe_by:
+            return told_by_level(self, down, least, cell)
         if stage in OF_TERMS and self.schema.design:
             sums: dict[str, Any] = told_of_terms(self, stage, down, least, cell)
             return sums

@@ -18,7 +18,7 @@ def patients(rng, n=ROWS, turned=False, effect=1.5):
     """Rows of an id, a measurement, an age, a number of visits, and an outcome."""
     x, age = rng.normal(size=n).round(3), rng.integers(20, 90, n)
     y = (rng.random(n) < 1 / (1 + np.exp(1.2 - effect * x))) ^ turned
-    return [list(row) for row in zip(range(n), x, age, rng.poisson(2, n), y * 1, strict=True)]
+    return [list(row) for row in zip(range(n), x, age, rng.poisson(1, n), y * 1, strict=True)]
 
 
 def check(folder, run_command, sites, schema, *more):
