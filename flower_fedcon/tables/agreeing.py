@@ -150,14 +150,17 @@ class Preparing:
         arms = found.categories[by] if by else ("all",)
         size = len(schema.curve_times) * len(arms)
         down = {"categories": packed_text({by: list(arms)} if by else {})}
-        told = self._exchange(4, down, {"at_risk": size, "events": size})
+        sizes = {"at_risk": size, "events": size, "left": size + len(arms)}
+        told = self._exchange(4, down, dict(sizes))
         at_risk, events = (
             np.stack([answer[name] for answer in told])
             .astype(np.int64)
             .reshape(len(told), -1, len(arms))
             for name in ("at_risk", "events")
         )
-        return Curves(np.array(schema.curve_times), arms, at_risk, events, tuple(self._names))
+        left = np.sum([answer["left"] for answer in told], axis=0).reshape(-1, len(arms))
+        times = np.array(schema.curve_times)
+        return Curves(times, arms, at_risk, events, tuple(self._names), left)
 
     def constants(
         self, infos: Sequence[ClientInfo], preparation: Preparation

@@ -11,6 +11,7 @@ BY_LEVEL = ("column", "category", "level", "values", "mean", "std_dev", "share",
 LEVEL_TESTS = (
     "column", "test", "statistic", "df", "df_within", "p_value", "std_difference", "least_expected",
 )  # fmt: skip
+AT_RISK = ("arm", "time", "at_risk")
 CONTRASTS = ("contrast", "estimate", "std_error")
 COEFFICIENTS = ("column", "coefficient", "per_unit")
 AGAINST_FIRST = ("column", "per_unit_against_first")
@@ -55,6 +56,7 @@ def written_by(names: Sequence[str]) -> str:
         PROPORTIONALITY,
         BASELINE,
         DESCRIPTIVES,
+        AT_RISK,
         BY_LEVEL,
         LEVEL_TESTS,
     )

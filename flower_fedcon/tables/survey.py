@@ -38,7 +38,8 @@ from flower_fedcon.validation import Array
 
 _WORK = 1e11  # multiplications: half a minute
 _FAR = 100.0
-_SEVERAL = 5  # values: with fewer a negative one is not taken for a code
+_PEAK = 0.8  # of the rows of the most frequent value: as many are a peak, too
+_SEVERAL = 4  # values: with fewer a negative one is not taken for a code
 _LOWER = 4.0  # rows below a value, of which a few are expected if the frequencies have one peak
 _CODES = 3, 7  # so many whole numbers, below 10, may be codes of categories
 _FEW = 20  # with fewer values a column is not taken for an identifier
@@ -357,8 +358,8 @@ def _negative_codes(rows: Mapping[float, int]) -> Iterator[float]:
     """Yield a negative whole number that seems to be a code: the only one, in several rows.
 
     All others are from 0 on. It is no code if it continues them: it lies no further from them than
-    they from each other, it is rarer than the next one, which is not the most frequent, and so rare
-    that the lack of still lower ones is no wonder.
+    they from each other, it is rarer than the next one, which is not among the most frequent, and so
+    rare that the lack of still lower ones is no wonder.
 
     Parameters
     ----------
@@ -382,8 +383,9 @@ def _negative_codes(rows: Mapping[float, int]) -> Iterator[float]:
     gap = max(b - a for a, b in pairwise(others[:_SEVERAL]))
     nearest = others[0]
     continued = others[0] - value <= gap and rows[value] <= rows[nearest]
-    ends = rows[value] ** 2 < _LOWER * rows[nearest] < _LOWER * max(rows[v] for v in others)
-    if not (continued and ends):
+    rare = rows[value] ** 2 < _LOWER * rows[nearest]
+    tail = rows[nearest] < _PEAK * max(rows[other] for other in others)
+    if not (continued and rare and tail):
         yield value
 
 

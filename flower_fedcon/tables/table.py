@@ -17,6 +17,7 @@ from flower_fedcon.tables.encoded_rows import encoded
 from flower_fedcon.tables.encoding import codes, is_wide
 from flower_fedcon.tables.held_out import HeldOut
 from flower_fedcon.tables.misfits import DataError, Misfit
+from flower_fedcon.tables.numbers_at_risk import numbers_at_risk
 from flower_fedcon.tables.packed_text import packed_text, unpacked_text
 from flower_fedcon.tables.preparation import LARGEST, Preparation
 from flower_fedcon.tables.risk_counts import risk_counts
@@ -157,13 +158,16 @@ class Table(SiteRows):
         size, times = max(1, len(own)), np.array(schema.curve_times)
         w = None if self.weights is None else self.weights[rows]
         told = risk_counts(time, event == 1, arm, size, times, least, w)
+        from_0 = np.append(0.0, times[times > 0])
+        left = numbers_at_risk(time, event == 1, arm, size, from_0, least, w)
+        left = left[np.append(0, np.searchsorted(from_0, times))]
         parts = []
-        for counted in told:
+        for counted in (*told, left):
             columns = dict(zip(own, counted.T, strict=False))  # without any arm, one without rows
-            none = np.zeros(len(schema.curve_times))
+            none = np.zeros(len(counted))
             wanted = [columns.get(mark, none) for mark in agreed]
             parts.append(np.stack(wanted, axis=1).astype(float).ravel())
-        return {"at_risk": parts[0], "events": parts[1]}
+        return dict(zip(("at_risk", "events", "left"), parts, strict=True))
 
     # --- the objective ---------------------------------------------------------------------------
 

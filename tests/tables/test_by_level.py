@@ -84,7 +84,7 @@ def test_a_run_leaves_the_table_and_its_tests(tmp_path):
     frame = trial(np.random.default_rng(0))
     made = tables(data=deal(tmp_path, frame), schema=SCHEMA)
     report = run(made, 5, run_dir=tmp_path / "run").report
-    assert "arm          new (n = " in report.text
+    assert "  new (n = " in report.text
     with open(tmp_path / "run" / "by_level.csv", newline="") as file:
         rows = {(r["column"], r["category"], r["level"]): r for r in csv.DictReader(file)}
     own = frame[frame["arm"] == "new"]

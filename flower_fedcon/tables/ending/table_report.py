@@ -26,6 +26,7 @@ from flower_fedcon.tables.ending.joint_tests import joint_tests
 from flower_fedcon.tables.families import family_of
 from flower_fedcon.tables.fitted import FittedModel
 from flower_fedcon.tables.log_rank import LogRank
+from flower_fedcon.tables.numbers_at_risk import as_columns
 from flower_fedcon.tables.own_files import AGAINST_FIRST as AGAINST_HEADER
 from flower_fedcon.tables.own_files import COEFFICIENTS as HEADER
 from flower_fedcon.tables.own_files import CURVES as CURVES_HEADER
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 NAME, COEFFICIENTS, CURVES = "report.txt", "coefficients.csv", "curves.csv"
 AGAINST_FIRST = "coefficients_against_first.csv"
 QUALITY, DESCRIPTIVES = "quality.json", "descriptives.csv"
+AT_RISK = "at_risk.csv"
 BY_LEVEL, LEVEL_TESTS = "by_level.csv", "by_level_tests.csv"
 _NO_DISPERSION = 1e-4  # alpha times the mean: the variance beyond Poisson's, relative to the mean
 _DIGITS = 1e-6  # the accuracy of sums of squares, for a length of 1
@@ -259,6 +261,9 @@ class Report:
                 columns = (getattr(curve, name).tolist() for name in names)
                 writer.writerows([arm, *map(repr, row)] for row in zip(*columns, strict=True))
             write_text(folder / CURVES, out.getvalue())
+            times = np.append(0.0, self.curves.times)
+            columns = as_columns(self.curves.arms, times, self.curves.left)
+            write_csv(folder / AT_RISK, columns)
         if self.hazards is not None:
             self.hazards.write(folder)
         if self.heterogeneity is not None and self.estimates is not None:
@@ -324,7 +329,7 @@ def _in_time(curves: Curves | None) -> Iterator[str]:
     yield (
         f"events are counted over training rows in {len(curves.times)} intervals, each up to one "
         f"of curve_times. adjusted_at_risk in {CURVES} belongs to an interval, minus some of its "
-        "censored rows: it is not a number at risk at a time"
+        f"censored rows: it is not a number at risk at a time; {AT_RISK} has these"
         + (", and tests compare intervals, not single times" if len(by_arm) > 1 else "")
     )
     yield f"median time to the event: {medians}"
