@@ -33,7 +33,7 @@ from flower_fedcon.tables.own_files import BY_LEVEL, LEVEL_TESTS
 from flower_fedcon.tables.packed_text import packed_text, unpacked_text
 from flower_fedcon.tables.schema import Schema
 from flower_fedcon.tables.site_rows import SiteRows
-from flower_fedcon.tables.small_cells import all_but_few_alike, is_few
+from flower_fedcon.tables.small_cells import all_but_few_alike, is_few, known_marks
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
@@ -62,7 +62,8 @@ def told_by_level(table: SiteRows, down: Payload, least: int, cell: int) -> dict
     agreed, means = unpacked_text(down["categories"]), down["means"]
     known = [marks[rows] for marks, _ in table.known_categories(least)]
     weights = None if table.weights is None else table.weights[rows]
-    levels = known[[f.name for f in schema.categorical].index(schema.describe_by)]
+    place = [feature.name for feature in schema.categorical].index(schema.describe_by)
+    levels = known_marks(table.categories[:, place], rows, table.weights, few)[0][rows]
     own, level = np.unique(levels, return_inverse=True)
     inside = [level == k for k in range(len(own))]
     places = codes(np.array(agreed[schema.describe_by]), tuple(own.tolist()))

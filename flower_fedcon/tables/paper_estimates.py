@@ -80,7 +80,10 @@ def _of_run(run: Path) -> tuple[str, Lines, str]:
         shown = _digits(row[middle])
         if all(ends):
             shown += f" ({_digits(ends[0])}, {_digits(ends[1])})"
-        lines[model.schema.in_words(row["column"])] = shown, p_in_words(float(row["p_value"] or "nan"))
+        lines[model.schema.in_words(row["column"])] = (
+            shown,
+            p_in_words(float(row["p_value"] or "nan")),
+        )
     what = f"{ratio.replace('_', ' ') or 'coefficient'} (95 % interval)"
     plain = [row["column"] for row in rows if ratio and not row[ratio]]
     note = f"coefficients, not ratios: {', '.join(plain)}" if plain else ""

@@ -358,8 +358,8 @@ def _negative_codes(rows: Mapping[float, int]) -> Iterator[float]:
     """Yield a negative whole number that seems to be a code: the only one, in several rows.
 
     All others are from 0 on. It is no code if it continues them: it lies no further from them than
-    they from each other, it is rarer than the next one, which is not among the most frequent, and so
-    rare that the lack of still lower ones is no wonder.
+    they from each other, it is rarer than the next one, which is not among the most frequent, and
+    so rare that the lack of still lower ones is no wonder.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Table 1 by the levels of a column: sums of sites against scipy on pooled rows, and small cells."""
+"""Table 1 by the levels of a column: sums of sites are scipy's on pooled rows; small cells."""
 
 from __future__ import annotations
 

@@ -48,7 +48,9 @@ def test_events_coded_the_other_way_round_at_one_site(sites, tmp_path, run_comma
     rng = np.random.default_rng(sites)
     dealt = {f"s{k}": patients(rng, turned=k == 1) for k in range(sites)}
     said = check(tmp_path, run_command, dealt, PLAIN)
-    words = "the other way round at one of them" if sites == 2 else "opposite as their effects at s1"
+    words = (
+        "the other way round at one of them" if sites == 2 else "opposite as their effects at s1"
+    )
     assert words in said
     history = run(tables(data=f"{tmp_path}/*.csv", schema=f"{tmp_path}/s.toml"), 5)
     assert words in history.report.text

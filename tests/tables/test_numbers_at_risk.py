@@ -14,7 +14,8 @@ from trials import gbsg2
 
 from flower_fedcon.tables.numbers_at_risk import numbers_at_risk
 
-# R 4.2.2, survival 3.5-3: summary(survfit(Surv(time, cens) ~ horTh, GBSG2), times = c(0, 500, 1000, 2000))$n.risk
+# R 4.2.2, survival 3.5-3, of GBSG2: times = c(0, 500, 1000, 2000) in
+# summary(survfit(Surv(time, cens) ~ horTh), times = times)$n.risk
 R = {"no": [440, 345, 210, 38], "yes": [246, 208, 142, 37]}
 
 
@@ -28,13 +29,13 @@ def test_the_command_has_those_of_survfit(tmp_path, run_command, monkeypatch):
         "--numbers", "n.csv", "-o", "c.svg",
     )  # fmt: skip
     assert (code, err) == (0, "")
-    rows = list(csv.DictReader(Path("n.csv").open(newline="")))
+    rows = list(csv.DictReader(Path("n.csv").read_text().splitlines()))
     found = {arm: [int(r["at_risk"]) for r in rows if r["arm"] == arm] for arm in R}
     assert found == R
     assert "At risk at" in out
     code, out, _ = run_command("data", "curves", "study.toml", "--numbers", "all.csv")
     assert code == 0
-    rows = list(csv.DictReader(Path("all.csv").open(newline="")))
+    rows = list(csv.DictReader(Path("all.csv").read_text().splitlines()))
     assert [float(r["time"]) for r in rows] == [0.0, 500.0, 1000.0, 1500.0, 2000.0]
 
 

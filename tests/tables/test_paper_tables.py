@@ -1,8 +1,10 @@
-"""A paper's tables from runs: Table 1 from files, estimates from folders, as CSV, Markdown, LaTeX."""
+"""A paper's tables: Table 1 from files, estimates from runs, as CSV, Markdown and LaTeX."""
 
 from __future__ import annotations
 
 import csv
+import io
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -36,6 +38,11 @@ def files(tmp_path):
     return tmp_path
 
 
+def lines_of(file):
+    """The lines of a CSV file."""
+    return list(csv.reader(io.StringIO(Path(file).read_text())))
+
+
 def fitted(folder, name="crude", schema=SCHEMA, inference="model"):
     """The folder of a run."""
     (folder / f"{name}.toml").write_text(schema)
@@ -45,28 +52,33 @@ def fitted(folder, name="crude", schema=SCHEMA, inference="model"):
 
 
 def test_estimates_of_one_run_and_of_several(files, run_command):
-    crude, adjusted = fitted(files), fitted(files, "adjusted", 'terms = ["age"]\n' + SCHEMA)
-    code, out, err = run_command("estimates", str(crude), "-o", "t.csv", "-o", "t.tex", "-o", "t.md")
+    crude = fitted(files)
+    fitted(files, "adjusted", 'terms = ["age"]\n' + SCHEMA)
+    code, out, err = run_command(
+        "estimates", str(crude), "-o", "t.csv", "-o", "t.tex", "-o", "t.md"
+    )
     assert (code, err) == (0, "")
-    head, *rows = csv.reader(open("t.csv", newline=""))
+    head, *rows = lines_of("t.csv")
     assert head == ["", "odds ratio (95 % interval)", "p"]
     known = coefficients(crude)
     assert [row[0] for row in rows] == [
         "Age (years)", "Sex: female & other", "arm=usual", "(intercept)",
     ]  # fmt: skip
     own = known.loc["age"]
-    said = f"{own['odds_ratio']:#.3g} ({own['odds_ratio_lower']:#.3g}, {own['odds_ratio_upper']:#.3g})"
-    assert rows[0][1] == said
+    ends = (own[f"odds_ratio{end}"] for end in ("", "_lower", "_upper"))
+    assert rows[0][1] == "{:#.3g} ({:#.3g}, {:#.3g})".format(*ends)
     assert rows[0][2] == "<0.001"
-    assert float(rows[3][1].split()[0]) == pytest.approx(known.loc["(intercept)", "per_unit"], rel=1e-2)
-    assert "Sex: female \\& other & " in open("t.tex").read()
-    assert "\\textless{}0.001" in open("t.tex").read()
-    assert "| Sex: female & other | " in open("t.md").read()
+    assert float(rows[3][1].split()[0]) == pytest.approx(
+        known.loc["(intercept)", "per_unit"], rel=1e-2
+    )
+    assert "Sex: female \\& other & " in Path("t.tex").read_text()
+    assert "\\textless{}0.001" in Path("t.tex").read_text()
+    assert "| Sex: female & other | " in Path("t.md").read_text()
     assert "coefficients, not ratios: (intercept)" in out
-    code, out, _ = run_command("estimates", str(files / "runs"), "-o", "both.csv")
-    head, *rows = csv.reader(open("both.csv", newline=""))
+    assert run_command("estimates", str(files / "runs"), "-o", "both.csv")[0] == 0
+    head, *rows = lines_of("both.csv")
     assert head[1::2] == [f"{name}: odds ratio (95 % interval)" for name in ("adjusted", "crude")]
-    assert dict((row[0], row[1:]) for row in rows)["arm=usual"][:2] == ["", ""]
+    assert {row[0]: row[1:] for row in rows}["arm=usual"][:2] == ["", ""]
 
 
 def test_what_no_table_of_estimates_can_be_made_of(files, run_command):
@@ -81,17 +93,17 @@ def test_classes_against_the_first(files, run_command):
     text = SCHEMA.replace('positive = ["yes"]', 'classes = ["no", "yes"]')
     folder = fitted(files, "classes", text)
     assert run_command("estimates", str(folder), "-o", "t.csv")[0] == 0
-    names = [row[0] for row in csv.reader(open("t.csv", newline=""))]
+    names = [row[0] for row in lines_of("t.csv")]
     assert "age [yes]" in names[1]
 
 
 def test_table_1_from_files(files, run_command):
-    code, out, err = run_command(
+    code, _, err = run_command(
         "data", "describe", f"{files}/site0.csv", f"{files}/site1.csv", "--schema",
         f"{files}/schema.toml", "--by", "sex", "-o", "t.csv",
     )  # fmt: skip
     assert (code, err) == (0, "")
-    head, *rows = csv.reader(open("t.csv", newline=""))
+    head, *rows = lines_of("t.csv")
     frame = pd.concat([pd.read_csv(f"{files}/site{k}.csv") for k in (0, 1)])
     own = frame[frame["sex"] == 1]
     assert head[0] == "Sex"
