@@ -62,8 +62,8 @@ def told_by_level(table: SiteRows, down: Payload, least: int, cell: int) -> dict
     agreed, means = unpacked_text(down["categories"]), down["means"]
     known = [marks[rows] for marks, _ in table.known_categories(least)]
     weights = None if table.weights is None else table.weights[rows]
-    place = [feature.name for feature in schema.categorical].index(schema.describe_by)
-    levels = known_marks(table.categories[:, place], rows, table.weights, few)[0][rows]
+    by = [feature.name for feature in schema.categorical].index(schema.describe_by)
+    levels = known_marks(table.categories[:, by], rows, table.weights, few)[0][rows]
     own, level = np.unique(levels, return_inverse=True)
     inside = [level == k for k in range(len(own))]
     places = codes(np.array(agreed[schema.describe_by]), tuple(own.tolist()))

@@ -123,7 +123,7 @@ class Feature:
                            limits[0] < limits[1]):  # fmt: skip
             raise ConfigError(f"range must be [least, largest], got {self.range!r}")
         object.__setattr__(self, "range", tuple(map(float, limits)))
-        wrong = ("range", "transform")
+        wrong: tuple[str, ...] = ("range", "transform")
         if self.type == NUMERIC:
             wrong = ("categories", "reference", "labels")
         for name in wrong:
@@ -489,7 +489,8 @@ class Schema:
         feature = next((one for one in self.features if one.name == name), None)
         if mark is None:
             return (feature.label if feature else "") or name
-        return dict(feature.labels if feature else ()).get(mark, mark)
+        labels: dict[str, str] = dict(feature.labels if feature else ())
+        return labels.get(mark, mark)
 
     def in_words(self, column: str) -> str:
         """Return what tables and reports call a column of the model, by its labels.
