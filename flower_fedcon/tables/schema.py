@@ -500,10 +500,13 @@ class Schema:
         >>> schema.in_words("sex=1"), schema.in_words("age"), schema.in_words("(intercept)")
         ('Sex: male', 'age', '(intercept)')
         """
-        for feature in self.categorical:
-            if column.startswith(f"{feature.name}=") and (feature.label or feature.labels):
-                mark = column.removeprefix(f"{feature.name}=")
-                return f"{self.called(feature.name)}: {self.called(feature.name, mark)}"
+        for feature in self.categorical if column not in self.names else ():
+            for begin, end in (("=", ""), ("[T.", "]")):
+                begin = f"{feature.name}{begin}"
+                fits = column.startswith(begin) and column.endswith(end)
+                if fits and (feature.label or feature.labels):
+                    mark = column.removeprefix(begin).removesuffix(end)
+                    return f"{self.called(feature.name)}: {self.called(feature.name, mark)}"
         return self.called(column)
 
     @property
