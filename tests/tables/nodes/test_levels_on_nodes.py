@@ -12,7 +12,8 @@ from trials import gbsg2
 
 from flower_fedcon import simulate
 from flower_fedcon.errors import FedConError
-from flower_fedcon.strategies import FedNewton
+from flower_fedcon.privacy import SecAggPlus
+from flower_fedcon.strategies import FedAvg, FedNewton
 from flower_fedcon.tables import Schema
 from flower_fedcon.tables.builders import tables
 
@@ -61,3 +62,16 @@ def test_cells_below_min_cell_are_merged_though_rows_are_told(study):
     assert any("I" in one for one in found.untold)  # 81 rows, 26 of which have hormones
     numbers = np.genfromtxt("nodes/at_risk.csv", delimiter=",", skip_header=1, usecols=(1, 2))
     assert numbers[0, 1] == (study["horTh"] == "no").sum()
+
+
+@on_grid
+def test_sums_of_uploads_leave_levels_as_they_are(study):
+    """Secure aggregation masks uploads of rounds, not what nodes tell before them."""
+    node = {"policy.phases": ALLOWED, "policy.min-cell": 1}
+    secure = SecAggPlus(clipping_range=100.0)
+    method = FedAvg(client_lr=0.01, local_steps=1)
+    start(FILES, Schema.load(SCHEMA), 1, made=method, node=node, secure_aggregation=secure,
+          run_dir="nodes")  # fmt: skip
+    made = tables(data=list(map(str, FILES)), schema=SCHEMA)
+    simulate(method, made, 1, run_dir="here")
+    same_files(Path("here"), Path("nodes"), "by_level.csv", "at_risk.csv")
