@@ -52,7 +52,8 @@ class Policy:
         model and its objective's curvature along each entry. Of tables:
         "prepare" *: sums over the columns of a node's table. "statistics" *: sums over its rows at
         a fitted model, for standard errors. "curves": events and rows at risk at the schema's
-        `curve_times`. "alone": coefficients and information of a fit to the node's rows alone.
+        `curve_times`. "levels": sums over its columns by the categories of the schema's
+        `describe_by`. "alone": coefficients and information of a fit to the node's rows alone.
         "baseline": the baseline hazard of a Cox model at the schema's `curve_times`.
     min_rows : int (default: 1)
         A node with fewer rows (`num_examples`) takes no part. A table's node sends nothing based on

@@ -3,7 +3,8 @@
 They have the form of a round's exchanges: a `Request` in the phase "prepare", whose `round` is the
 number of the exchange, and a `Reply` of every client, which is checked before it is used.
 `flower_fedcon.tables.preparation` describes their contents. If the schema has `curve_times`, nodes
-count events and rows at risk in a further exchange. If it has terms, the exchanges of
+count events and rows at risk in a further exchange; if it has `describe_by`, they tell sums by
+level (`flower_fedcon.tables.by_level`). If it has terms, the exchanges of
 `flower_fedcon.tables.design` follow. If clients are on nodes, a last exchange completes the
 handshake: it asks for the constants L and mu of the objectives that were made from their rows.
 """
@@ -23,6 +24,7 @@ from flower_fedcon.core.agreement import Agreement
 from flower_fedcon.core.protocol import PREPARE, UNIFORM, ClientInfo, Reply, Request, RunInfo
 from flower_fedcon.errors import ConfigError, FedConError, RoundError, printable
 from flower_fedcon.layout import Layout
+from flower_fedcon.tables.by_level import LEVELS, ByLevel, asked_by_level, sizes_by_level
 from flower_fedcon.tables.conspicuous import (
     check_comparable,
     check_outcomes,
@@ -52,7 +54,7 @@ LIMIT = Layout(((2**21,),), "float64", layered=False)
 """The largest number of entries in an array from a node."""
 _SAID = 10  # at most so many lines about clients that stand out are logged
 CONSTANTS = "constants"
-STAGES = (SUMMARY, SPREAD, CONSTANTS, CURVES, *OF_TERMS)
+STAGES = (SUMMARY, SPREAD, CONSTANTS, CURVES, *OF_TERMS, LEVELS)
 
 
 class Preparing:
@@ -124,6 +126,12 @@ class Preparing:
             preparation = replace(preparation, described=described)
         if schema.curve_times:
             preparation = replace(preparation, curves=self._curves(preparation))
+        if schema.describe_by:
+            asked = asked_by_level(first.means, first.categories)
+            sizes = sizes_by_level(schema, first.categories)
+            by_level = self._ask(LEVELS, asked, sizes)
+            made = ByLevel.of(schema, self._names, first.means, first.categories, by_level)
+            preparation = replace(preparation, by_level=made)
         if preparation.left_out:
             _log.warning(
                 "columns with at most one value over all clients are left out: %s",
@@ -142,14 +150,17 @@ class Preparing:
         arms = found.categories[by] if by else ("all",)
         size = len(schema.curve_times) * len(arms)
         down = {"categories": packed_text({by: list(arms)} if by else {})}
-        told = self._exchange(4, down, {"at_risk": size, "events": size})
+        sizes = {"at_risk": size, "events": size, "left": size + len(arms)}
+        told = self._exchange(4, down, dict(sizes))
         at_risk, events = (
             np.stack([answer[name] for answer in told])
             .astype(np.int64)
             .reshape(len(told), -1, len(arms))
             for name in ("at_risk", "events")
         )
-        return Curves(np.array(schema.curve_times), arms, at_risk, events, tuple(self._names))
+        left = np.sum([answer["left"] for answer in told], axis=0).reshape(-1, len(arms))
+        times = np.array(schema.curve_times)
+        return Curves(times, arms, at_risk, events, tuple(self._names), left)
 
     def constants(
         self, infos: Sequence[ClientInfo], preparation: Preparation
@@ -222,7 +233,8 @@ class Preparing:
             if name == "categories":
                 categories_of(payload[name], self._schema)
             else:
-                payload[name] = _numbers(name, payload[name], size, partly=number == 2)
+                partly = STAGES[number - 1] in (SPREAD, LEVELS)
+                payload[name] = _numbers(name, payload[name], size, partly=partly)
         if number != 3:
             self._up += payload_bytes(payload)
         return payload
@@ -292,6 +304,8 @@ def _numbers(name: str, value: Any, size: int | None, *, partly: bool = False) -
         usable = np.isnan(array) | ((array >= 0) & (array <= LARGEST))
     elif name in ("outcomes", "left_out") and np.isnan(array).all():
         usable = np.array(True)
+    elif name == "level_sums":
+        usable = (np.abs(array) <= LARGEST) | np.isnan(array)
     elif name == "sums":
         usable = np.abs(array) <= LARGEST
     elif name == "weight":
@@ -300,7 +314,7 @@ def _numbers(name: str, value: Any, size: int | None, *, partly: bool = False) -
         usable = (array >= 0) & (array <= LARGEST)
     else:
         usable = (array >= 0) & (array <= 2**53) & (array == np.floor(array))
-        usable |= np.isnan(array) & (partly and name == "counts")
+        usable |= np.isnan(array) & (partly and name in ("counts", "level_counts"))
     if not usable.all():
         raise ConfigError(f"{name!r} holds numbers that cannot be used")
     return float(value) if scalar else array

@@ -18,6 +18,7 @@ from flower_fedcon.core.protocol import Request
 from flower_fedcon.errors import ConfigError, RefusedError
 from flower_fedcon.objectives.profiled import Profiled
 from flower_fedcon.tables.agreeing import CONSTANTS, STAGES
+from flower_fedcon.tables.by_level import LEVELS
 from flower_fedcon.tables.design import SQUARES
 from flower_fedcon.tables.fitted import write_effects, write_held_out
 from flower_fedcon.tables.held_out import HeldOut
@@ -73,8 +74,8 @@ class TableAtNode(DataAtNode):
     def tell(self, request: Request, down: Payload) -> Payload:
         """Return the sums of the table for the server's preparation."""
         stage, table, store = STAGES[request.round - 1], self.data, self._store
-        if stage == CURVES:
-            self._bounds.check_phase(CURVES)
+        if stage in (CURVES, LEVELS):
+            self._bounds.check_phase(stage)
         if stage == CONSTANTS:
             preparation = Preparation.from_payload(down)
             if store is not None:

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import combinations
 
 import numpy as np
 
@@ -28,6 +29,8 @@ _ALIKE = 6.0  # and by this factor, if spread and mean differ by nearly the same
 _APART = 1.5  # and by this factor, if values lie far apart compared with their spread
 _LOGS = ("log", "log1p")
 _STEADY = 3  # values: with fewer the size may be near 0 by chance
+_MANY = 20  # values: with fewer nothing is said of pairs of columns
+_NEAR, _UNLIKE = 0.6, 1.2  # distances of exchanged columns: to the other column, to their own
 _ROWS = 10  # fewer rows do not show an identifier
 _SHOWN = 6
 _LISTED = 20  # with more categories it is normal for clients to have some alone
@@ -137,6 +140,7 @@ def conspicuous_values(
         remarks += scales(feature, names, observed, sums, squares, float(first.means[j]))
         if feature.transform == "none":
             remarks += _years(feature.name, names, observed, sums)
+    remarks += _of_pairs(schema, names, first, told, spread)
     place = 0
     listed_own = [categories_of(one["categories"], schema) for one in told]
     for feature in schema.categorical:
@@ -167,6 +171,66 @@ def _missing(column: str, names: Sequence[str], observed: Array) -> list[str]:
     if not where or len(where) == len(names):
         return []
     return [f"column {column!r}: no values from {first_few(where)}, so the others' mean is used"]
+
+
+def _of_pairs(
+    schema: Schema,
+    names: Sequence[str],
+    first: Agreed,
+    told: Sequence[Payload],
+    spread: Sequence[Payload],
+) -> Iterator[str]:
+    """Yield clients at which two numeric columns seem exchanged, or one has a single value.
+
+    Two columns are exchanged if each has the mean and spread that the other has elsewhere, and not
+    its own. A single value other than 0 and 1 is said if the values differ elsewhere.
+    """
+    n = np.array([one["observed"] for one in told])
+    sums, squares = (np.array([one[name] for one in each])
+                     for each, name in ((told, "sums"), (spread, "squares")))  # fmt: skip
+    columns = [feature.name for feature in schema.numeric]
+    for k, client in enumerate(names):
+        rest = np.arange(len(names)) != k
+        own = _mean_and_spread(n[k], sums[k], squares[k], first.means)
+        others = _mean_and_spread(
+            n[rest].sum(axis=0), sums[rest].sum(axis=0), squares[rest].sum(axis=0), first.means
+        )
+        usable = (n[k] >= _MANY) & (n[rest].sum(axis=0) >= _MANY) & (others[1] > 0)
+        for j in np.flatnonzero(usable & (own[1] == 0)).tolist():
+            if schema.numeric[j].transform == "none" and own[0, j] not in (0.0, 1.0):
+                yield (
+                    f"column {columns[j]!r}: all values at {client} are {own[0, j]:.5g}, and they "
+                    f"differ elsewhere: are they measured there?"
+                )
+        usable &= own[1] > 0
+        unlike = [
+            j for j in np.flatnonzero(usable).tolist()
+            if _distance(own[:, j], others[:, j]) > _UNLIKE
+        ]  # fmt: skip
+        for a, b in combinations(unlike, 2):
+            crossed = max(_distance(own[:, a], others[:, b]), _distance(own[:, b], others[:, a]))
+            if crossed < _NEAR:
+                yield f"columns {columns[a]!r} and {columns[b]!r} seem exchanged at {client}"
+
+
+def _mean_and_spread(n: Array, sums: Array, squares: Array, about: Array) -> Array:
+    """Return means and standard deviations of columns, from sums of squares about a mean."""
+    size = np.maximum(n, 1.0)
+    mean = sums / size
+    variance = squares / size - (mean - about) ** 2
+    sure = variance > 1e-9 * squares / size + 1e-14 * about**2
+    return np.stack([mean, np.sqrt(np.where(sure, variance, 0.0))])
+
+
+def _distance(one: Array, other: Array) -> float:
+    """Return how far two pairs of mean and spread are from each other.
+
+    >>> _distance(np.array([55.0, 20.0]), np.array([27.0, 4.0])) > 2
+    True
+    """
+    (m, s), (mean, spread) = one.tolist(), other.tolist()
+    apart = abs(m - mean) / math.sqrt((s * s + spread * spread) / 2)
+    return apart + abs(math.log(s / spread))
 
 
 def _years(column: str, names: Sequence[str], observed: Array, sums: Array) -> list[str]:

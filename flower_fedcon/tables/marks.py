@@ -23,7 +23,8 @@ _MISSING = {
 }  # fmt: skip
 _ID = re.compile(
     r"(^|[^a-z])((|[cpsu]|[bcdfghj-np-tv-z]{2})id|ids|key|[gu]uid|mrn"
-    r"|(u?subj(ect)?|pat(ient)?|pers(on)?|participant|case|record)[ _.-]*(id|key|code|nr|no|num(ber)?)"
+    r"|(u?subj(ect)?|pat(ient)?|pers(on)?|participant|case|record)[ _.-]*"
+    r"(id|key|code|nr|no|num(ber)?)"
     r"|subject|patient|person|participant)$"
 )
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")

@@ -7,6 +7,11 @@ from collections.abc import Sequence
 SURVEY = ("column", "client", "category", "values", "missing", "least", "mean", "greatest")
 PATH = ("kkt", "rounds", "exchanges", "uplink_bytes", "downlink_bytes")  # after the weight
 DESCRIPTIVES = ("column", "category", "client", "values", "mean", "std_dev", "share")
+BY_LEVEL = ("column", "category", "level", "values", "mean", "std_dev", "share", "expected")
+LEVEL_TESTS = (
+    "column", "test", "statistic", "df", "df_within", "p_value", "std_difference", "least_expected",
+)  # fmt: skip
+AT_RISK = ("arm", "time", "at_risk")
 CONTRASTS = ("contrast", "estimate", "std_error")
 COEFFICIENTS = ("column", "coefficient", "per_unit")
 AGAINST_FIRST = ("column", "per_unit_against_first")
@@ -53,5 +58,8 @@ def written_by(names: Sequence[str]) -> str:
         BASELINE,
         COMMON_BASELINE,
         DESCRIPTIVES,
+        AT_RISK,
+        BY_LEVEL,
+        LEVEL_TESTS,
     )
     return "a run" if any(tuple(names[: len(header)]) == header for header in headers) else ""

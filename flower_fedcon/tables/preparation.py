@@ -17,7 +17,7 @@ features, c_1, ..., c_q their categories, and n the rows:
 
 If the schema has `curve_times`, one more exchange asks for events and rows at risk in the intervals
 between them (2 numbers for each time and arm), see `flower_fedcon.tables.risk_counts`. A node's
-policy must list it.
+policy must list it. So does that of `describe_by`, see `flower_fedcon.tables.by_level`.
 
 A node sends nothing based on fewer rows than its policy's `min_rows`: such a column counts as not
 observed, such a category as absent, and the outcome's sums are left out. Of a category without
@@ -56,6 +56,7 @@ import numpy as np
 
 from flower_fedcon.errors import ConfigError, first_few
 from flower_fedcon.regularizers import WithIntercept
+from flower_fedcon.tables.by_level import ByLevel
 from flower_fedcon.tables.descriptives import Descriptives
 from flower_fedcon.tables.design import (
     Agreement,
@@ -139,6 +140,8 @@ class Preparation:
     level : tuple of float
         For a loss with a log link the sums of outcomes, exposures and squared outcomes over all
         clients.
+    by_level : ByLevel, optional
+        The columns by the levels of the schema's `describe_by`.
     outcomes : tuple of tuple of float
         For each client the number of training rows with each of `Schema.outcomes`; NaN if it does
         not send them, since they are few.
@@ -180,6 +183,7 @@ class Preparation:
     design: Design | None = None
     outcomes: tuple[tuple[float, ...], ...] = ()
     described: Descriptives | None = None
+    by_level: ByLevel | None = field(default=None, metadata={LATER: True})
     remarks: tuple[str, ...] = field(default=(), metadata={LATER: True})
 
     @property

@@ -46,6 +46,8 @@ def check_public(schema: Schema) -> None:
             "no noise protects the number of rows that complete_cases leaves: let missing values "
             "be filled in"
         )
+    if schema.describe_by:
+        problems.append(f"no noise protects sums by {schema.describe_by!r}: leave describe_by out")
     if schema.design:
         problems.append(
             "no noise protects what nodes agree on for terms, medians and indicators of missing "

@@ -479,7 +479,6 @@ class Quality:
         sentences += [f"not known: {what}: {why}" for what, why in self.absent.items()]
         return sentences
 
-
     @property
     def _turned(self) -> Iterator[str]:
         """Yield a remark if a site's AUC is as far below 1/2 as its share of events is opposite."""

@@ -1,4 +1,4 @@
-"""Rows that occur again: at another client, within a file, or with the identifier of another row."""
+"""Rows that occur again: at another client, within a file, or with another row's identifier."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def repeated(
         own, alike = np.sort(codes), keys[order]
         again = np.flatnonzero(own[1:] == own[:-1])  # rows beside the one before of this value
         equal = again[alike[again + 1] == alike[again]]
-        first, second = (numbers[order[[equal[0], equal[0] + 1]]] if len(equal) else (0, 0))
+        first, second = numbers[order[[equal[0], equal[0] + 1]]] if len(equal) else (0, 0)
         if len(equal) >= _DISTINCT * len(again):
             yield (
                 f"{len(equal)} rows have the {name!r} and all values of another row, such as rows "

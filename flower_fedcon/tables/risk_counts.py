@@ -36,6 +36,9 @@ class Curves:
     at_risk, events : arrays, shape (clients, intervals, arms)
     names : tuple of str
         The clients' names.
+    left : array, shape (1 + intervals, arms)
+        The numbers at risk at 0 and at these times, of all clients; see
+        `flower_fedcon.tables.numbers_at_risk`.
     """
 
     times: Array
@@ -43,6 +46,7 @@ class Curves:
     at_risk: Array
     events: Array
     names: tuple[str, ...]
+    left: Array
 
 
 def risk_counts(

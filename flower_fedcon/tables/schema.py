@@ -61,6 +61,10 @@ class Feature:
         Of a numeric column's values.
     transform : {"none", "log", "log1p", "sqrt", "square"}
         Of a numeric column's values.
+    label : str, optional
+        What tables for papers and reports call the column, such as "Age (years)".
+    labels : dict of str, optional
+        What they call its categories, such as ``{"1" = "male"}``.
 
     Raises
     ------
@@ -82,6 +86,8 @@ class Feature:
     range: tuple[float, ...] = ()
     transform: str = "none"
     impute: str = MEAN
+    label: str = ""
+    labels: Any = ()
 
     def __post_init__(self) -> None:
         choice("type", self.type, KINDS)
@@ -99,6 +105,12 @@ class Feature:
             marks = tuple(map(canonical, _listed(name, getattr(self, name))))
             object.__setattr__(self, name, marks)
         object.__setattr__(self, "reference", canonical(self.reference))
+        texts = dict(self.labels) if isinstance(self.labels, Mapping | tuple) else None
+        if texts is None or not all(isinstance(t, str) for t in (self.label, *texts.values())):
+            raise ConfigError(
+                'label must be a text, and labels a table of texts, such as {"1" = "male"}'
+            )
+        object.__setattr__(self, "labels", tuple((canonical(k), v) for k, v in texts.items()))
         if len(set(self.categories)) != len(self.categories):
             raise ConfigError(f"categories must differ, got {list(self.categories)}")
         if self.categories and self.reference and self.reference not in self.categories:
@@ -111,7 +123,9 @@ class Feature:
                            limits[0] < limits[1]):  # fmt: skip
             raise ConfigError(f"range must be [least, largest], got {self.range!r}")
         object.__setattr__(self, "range", tuple(map(float, limits)))
-        wrong = ("range", "transform") if self.type == CATEGORICAL else ("categories", "reference")
+        wrong: tuple[str, ...] = ("range", "transform")
+        if self.type == NUMERIC:
+            wrong = ("categories", "reference", "labels")
         for name in wrong:
             if getattr(self, name) not in ((), "", "none"):
                 raise ConfigError(f"{name} is not for a {self.type} column: leave it out")
@@ -173,6 +187,10 @@ class Schema:
         `flower_fedcon.tables.risk_counts` says what is counted.
     curve_by : str, optional
         The categorical feature whose categories get a curve each, and are compared.
+    describe_by : str, optional
+        The categorical feature by whose categories, such as the arms of a trial, all columns are
+        described and compared before round 1 (`flower_fedcon.tables.by_level`). A node's policy
+        must allow it.
     weight : str, optional
         The column of the rows' weights, >= 0. They count in the model's loss, like scikit-learn's
         `sample_weight`; in means, scales and metrics of held-out rows all rows count equally.
@@ -232,6 +250,7 @@ class Schema:
     baseline_times: tuple[float, ...] = ()
     curve_times: tuple[float, ...] = ()
     curve_by: str = ""
+    describe_by: str = ""
     weight: str = ""
     weight_kind: str = ""
     cluster: str = ""
@@ -329,7 +348,8 @@ class Schema:
         if self.sparse:
             raise ConfigError(f'{what} needs named features, and features = "all" has none')
         check_terms(terms, [f.name for f in self.numeric], [f.name for f in self.categorical], what)
-        used = {factor.feature for term in terms for factor in term.factors} | {self.curve_by}
+        used = {factor.feature for term in terms for factor in term.factors}
+        used |= {self.curve_by, self.describe_by}
         kept = tuple(feature for feature in self.features if feature.name in used)
         object.__setattr__(self, "features", kept)
 
@@ -427,11 +447,11 @@ class Schema:
                 'curve_times is for loss = "cox": name the column of the event, or leave it out'
             )
         by = [feature.name for feature in self.categorical]
-        if self.curve_by and self.curve_by not in by:
-            raise ConfigError(
-                f"curve_by must be a categorical feature, got {self.curve_by!r}: "
-                f"{nearest(str(self.curve_by), by)}"
-            )
+        for key in ("curve_by", "describe_by"):
+            if (given := getattr(self, key)) and given not in by:
+                raise ConfigError(
+                    f"{key} must be a categorical feature, got {given!r}: {nearest(str(given), by)}"
+                )
         if self.curve_by and not self.curve_times:
             raise ConfigError("curve_by needs curve_times, the times of the curves: give both")
 
@@ -486,6 +506,8 @@ class Schema:
         for feature in self.features:
             about = _unlike_default(feature) | {"type": feature.type}
             del about["name"]
+            if "labels" in about:
+                about["labels"] = dict(feature.labels)
             features[feature.name] = about if len(about) > 1 else feature.type
         table["features"] = features or "all"
         if table["loss"] == self._default_loss:
@@ -501,6 +523,37 @@ class Schema:
     def names(self) -> list[str]:
         """The features' names, in the file's order."""
         return [feature.name for feature in self.features]
+
+    def called(self, name: str, mark: str | None = None) -> str:
+        """Return what tables and reports call a column, or a category of it.
+
+        >>> sex = {"type": "categorical", "label": "Sex", "labels": {"1": "male"}}
+        >>> schema = Schema("ill", {"age": "numeric", "sex": sex}, positive=["yes"])
+        >>> schema.called("sex"), schema.called("sex", "1"), schema.called("log(age)")
+        ('Sex', 'male', 'log(age)')
+        """
+        feature = next((one for one in self.features if one.name == name), None)
+        if mark is None:
+            return (feature.label if feature else "") or name
+        labels: dict[str, str] = dict(feature.labels if feature else ())
+        return labels.get(mark, mark)
+
+    def in_words(self, column: str) -> str:
+        """Return what tables and reports call a column of the model, by its labels.
+
+        >>> sex = {"type": "categorical", "label": "Sex", "labels": {"1": "male"}}
+        >>> schema = Schema("ill", {"age": "numeric", "sex": sex}, positive=["yes"])
+        >>> schema.in_words("sex=1"), schema.in_words("age"), schema.in_words("(intercept)")
+        ('Sex: male', 'age', '(intercept)')
+        """
+        for feature in self.categorical if column not in self.names else ():
+            for begin, end in (("=", ""), ("[T.", "]")):
+                begin = f"{feature.name}{begin}"
+                fits = column.startswith(begin) and column.endswith(end)
+                if fits and (feature.label or feature.labels):
+                    mark = column.removeprefix(begin).removesuffix(end)
+                    return f"{self.called(feature.name)}: {self.called(feature.name, mark)}"
+        return self.called(column)
 
     @property
     def numeric(self) -> list[Feature]:
@@ -584,11 +637,12 @@ class Schema:
         content = asdict(self)
         later: dict[str, Any] = {"offset": "", "exposure": "", "terms": (), "formula": ""}
         later |= {"complete_cases": False, "weight_kind": "", "entry": "", "strata": ""}
-        later |= {"stratified": True, "baseline_times": (), "levels": ()}
+        later |= {"stratified": True, "baseline_times": (), "levels": (), "describe_by": ""}
         for name, default in later.items():  # earlier runs can be resumed
             if content[name] == default:
                 del content[name]
         for feature in content["features"]:
+            del feature["label"], feature["labels"]  # texts, which nodes need not share
             if feature["impute"] == MEAN:
                 del feature["impute"]
         text = json.dumps(content, sort_keys=True)

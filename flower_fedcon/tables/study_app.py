@@ -17,7 +17,7 @@ from flower_fedcon.runs.toml import read_toml, write_value
 from flower_fedcon.runs.toml_schema import check_keys, check_table, check_types, context
 from flower_fedcon.tables.builders import tables
 from flower_fedcon.tables.schema import Schema
-from flower_fedcon.tables.wing import ALONE, BASELINE, CURVES
+from flower_fedcon.tables.wing import ALONE, BASELINE, CURVES, LEVELS
 from flower_fedcon.validation import parameters
 
 _METHOD = "FedNewton"
@@ -174,6 +174,7 @@ class Study:
         assert self.schema is not None  # noqa: S101  (checked at the start)
         names = [*Policy().phases, CERTIFY]
         names += [ALONE] * bool(self._own.get("heterogeneity"))
+        names += [LEVELS] * bool(self.schema.describe_by)
         if self.schema.curve_times:
             names += [CURVES, *([BASELINE] * bool(self._own.get("inference")))]
         return ",".join(names)

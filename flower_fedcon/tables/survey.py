@@ -11,9 +11,8 @@ import csv
 import io
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from flower_fedcon.tables.conspicuous import (
 )
 from flower_fedcon.tables.design import of_quantiles
 from flower_fedcon.tables.marks import DATE, canonical, fills_in, is_id, number_in
+from flower_fedcon.tables.odd_values import odd_values, totals
 from flower_fedcon.tables.own_files import SURVEY
 from flower_fedcon.tables.preparation import Preparation, agree, conclude
 from flower_fedcon.tables.repeated_rows import same_rows
@@ -38,8 +38,10 @@ from flower_fedcon.validation import Array
 
 _WORK = 1e11  # multiplications: half a minute
 _FAR = 100.0
-_SEVERAL = 5  # values: with fewer a negative one is not taken for a code
-_LOWER = 2.0  # rows below a value, of which one is expected if the frequencies have one peak
+_PEAK = 0.8  # of the rows of the most frequent value: as many are a peak, too
+_SEVERAL = 4  # values: with fewer a negative one is not taken for a code
+_LOWER = 4.0  # rows below a value, of which a few are expected if the frequencies have one peak
+_COPY = 1e-10  # from 1: the correlation with an outcome of which a column is a copy
 _CODES = 3, 7  # so many whole numbers, below 10, may be codes of categories
 _FEW = 20  # with fewer values a column is not taken for an identifier
 
@@ -133,6 +135,7 @@ def survey(clients: Sequence[Client], least: int = 1) -> Survey:
     findings += _taken_as_one(clients)
     findings += _too_rare(clients, least)
     findings += _decided(clients)
+    findings += _separating(clients)
     findings += same_rows([c.name for c in clients], [c.table for c in clients])
     refusals = []
     try:
@@ -281,6 +284,7 @@ def seen_in_rows(columns: Columns) -> Iterator[str]:
         The columns; `table` must have been called.
     """
     yield from columns.repeated
+    yield from totals({name: values for name, values in columns.numbers.items() if len(values)})
     for column, values in columns.numbers.items():
         filled = values[~np.isnan(values)]
         distinct, counts = np.unique(filled, return_counts=True)
@@ -288,11 +292,8 @@ def seen_in_rows(columns: Columns) -> Iterator[str]:
         remedy = "add it to missing in the schema"
         if column not in columns.schema.names:
             remedy = "remove these rows, since no target, time or weight may be missing"
-        for value in _negative_codes(rows):
-            yield (
-                f"column {column!r}: {value:g} ({rows[value]} rows) is the only negative value: if "
-                f"it stands for a missing value, {remedy}"
-            )
+        for said in odd_values(rows, remedy):
+            yield f"column {column!r}: {said}"
         for value, rest in _far_out(distinct.tolist()):
             where = f"column {column!r}: {value:g} ({rows[value]} rows)"
             if fills_in(value):
@@ -353,40 +354,6 @@ def _far_out(values: list[float]) -> Iterator[tuple[float, list[float]]]:
             if not (below or beyond):
                 break
             yield value, sorted(rest)
-
-
-def _negative_codes(rows: Mapping[float, int]) -> Iterator[float]:
-    """Yield a negative whole number that seems to be a code: the only one, in several rows.
-
-    All others are from 0 on. It is no code if it continues them: it lies no further from them than
-    they from each other, it is rarer than the next one, which is not the most frequent, and so rare
-    that the lack of still lower ones is no wonder.
-
-    Parameters
-    ----------
-    rows : dict
-        The number of rows by value, ascending.
-
-    Examples
-    --------
-    >>> visits = {0.0: 60, 1.0: 25, 2.0: 12, 3.0: 8, 4.0: 4, 5.0: 1}
-    >>> list(_negative_codes({-1.0: 9} | visits))
-    [-1.0]
-    >>> degrees = {0.0: 4, 1.0: 9, 2.0: 15, 3.0: 12, 4.0: 8, 5.0: 5}
-    >>> list(_negative_codes({-1.0: 2} | degrees)), list(_negative_codes({-4.0: 2} | degrees))
-    ([], [-4.0])
-    """
-    value, *others = rows or [0.0]
-    if not -10 < value < 0 or value != int(value) or fills_in(value) or rows[value] < 2:
-        return
-    if len(others) < _SEVERAL or others[0] < 0 or sum(rows.values()) < _FEW:
-        return
-    gap = max(b - a for a, b in pairwise(others[:_SEVERAL]))
-    nearest = others[0]
-    continued = others[0] - value <= gap and rows[value] <= rows[nearest]
-    ends = rows[value] ** 2 < _LOWER * rows[nearest] < _LOWER * max(rows[v] for v in others)
-    if not (continued and ends):
-        yield value
 
 
 def _counts_rows(column: str, known: Array, distinct: Array) -> bool:
@@ -451,6 +418,36 @@ def _decided(clients: Sequence[Client]) -> Iterator[str]:
                     "without a penalty its coefficient has no end. Join it to another category, "
                     "or take l1 > 0"
                 )
+
+
+def _separating(clients: Sequence[Client]) -> Iterator[str]:
+    """Yield the numeric columns that tell the outcome of each training row, as a copy of it would.
+
+    Two classes lie on different sides of a value; a target that is a number is a multiple of the
+    column, up to a constant.
+    """
+    schema, tables = clients[0].table.schema, [client.table for client in clients]
+    if schema.event or schema.family.several or schema.sparse:
+        return
+    y = np.concatenate([table.targets[table.training_rows] for table in tables])
+    for j, feature in enumerate(schema.numeric):
+        x = np.concatenate([table.numeric[table.training_rows, j] for table in tables])
+        there = ~np.isnan(x)
+        own, outcome = x[there], y[there]
+        if len(np.unique(own)) < _CODES[0] or len(own) < _FEW:
+            continue
+        if schema.family.binary:
+            parts = own[outcome > 0], own[outcome <= 0]
+            told = min(map(len, parts)) >= _CODES[0] and any(
+                a.max() < b.min() for a, b in (parts, parts[::-1])
+            )
+        else:
+            told = outcome.std() > 0 and 1 - abs(np.corrcoef(own, outcome)[0, 1]) < _COPY
+        if told:
+            yield (
+                f"column {feature.name!r} alone tells the outcome of all {len(own)} rows: was it "
+                f"made from the outcome, or known only after it?"
+            )
 
 
 def _taken_as_one(clients: Sequence[Client]) -> Iterator[str]:

@@ -11,11 +11,13 @@ import numpy as np
 from flower_fedcon.core.wings import later
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives import Objective, Profiled, WithOffset
+from flower_fedcon.tables.by_level import LEVELS, told_by_level
 from flower_fedcon.tables.design import OF_TERMS, matrix, told_of_terms
 from flower_fedcon.tables.encoded_rows import encoded
 from flower_fedcon.tables.encoding import codes, is_wide
 from flower_fedcon.tables.held_out import HeldOut
 from flower_fedcon.tables.misfits import DataError, Misfit
+from flower_fedcon.tables.numbers_at_risk import numbers_at_risk
 from flower_fedcon.tables.packed_text import packed_text, unpacked_text
 from flower_fedcon.tables.preparation import LARGEST, Preparation
 from flower_fedcon.tables.risk_counts import risk_counts
@@ -45,7 +47,7 @@ class Table(SiteRows):
         Parameters
         ----------
         stage : str
-            "summary", "spread", "curves", or one of `flower_fedcon.tables.design`.
+            "summary", "spread", "curves", "levels", or one of `flower_fedcon.tables.design`.
         down : dict
             The server's message: empty, or the agreed means and categories.
         least : int
@@ -61,6 +63,8 @@ class Table(SiteRows):
             return self._spread(rows, down, least)
         if stage == CURVES and self.schema.curve_times:
             return self._curves(rows, down, least)
+        if stage == LEVELS and self.schema.describe_by:
+            return told_by_level(self, down, least, cell)
         if stage in OF_TERMS and self.schema.design:
             sums: dict[str, Any] = told_of_terms(self, stage, down, least, cell)
             return sums
@@ -155,13 +159,16 @@ class Table(SiteRows):
         w = None if self.weights is None else self.weights[rows]
         entry = more[0] if schema.entry else None
         told = risk_counts(time, event == 1, arm, size, times, least, w, entry)
+        from_0 = np.append(0.0, times[times > 0])
+        left = numbers_at_risk(time, event == 1, arm, size, from_0, least, w, entry)
+        left = left[np.append(0, np.searchsorted(from_0, times))]
         parts = []
-        for counted in told:
+        for counted in (*told, left):
             columns = dict(zip(own, counted.T, strict=False))  # without any arm, one without rows
-            none = np.zeros(len(schema.curve_times))
+            none = np.zeros(len(counted))
             wanted = [columns.get(mark, none) for mark in agreed]
             parts.append(np.stack(wanted, axis=1).astype(float).ravel())
-        return {"at_risk": parts[0], "events": parts[1]}
+        return dict(zip(("at_risk", "events", "left"), parts, strict=True))
 
     # --- the objective ---------------------------------------------------------------------------
 

@@ -67,8 +67,8 @@ def turned_round(
     elif len(names) == 2 and turned:
         yield (
             f"columns have opposite effects on the outcome at {names[0]} ({shares[0]:.0%} of the "
-            f"rows have it) and {names[1]} ({shares[1]:.0%}): is it coded the other way round at "
-            f"one of them?"
+            f"rows have it) and {names[1]} ({shares[1]:.0%}): is it, or a column, coded the other "
+            f"way round at one of them?"
         )
 
 
@@ -88,8 +88,8 @@ def turned_in_words(names: Sequence[str], shares: Sequence[float], elsewhere: fl
     listed = ", ".join(f"{one} ({p:.0%} of the rows)" for one, p in zip(names, shares, strict=True))
     return (
         f"events are as opposite as their effects at {listed}: elsewhere {elsewhere:.0%} of the "
-        f"rows have one, and columns have the other direction. Is the outcome coded the other way "
-        f"round there?"
+        f"rows have one, and columns have the other direction. Is the outcome, or a column, coded "
+        f"the other way round there?"
     )
 
 

@@ -17,6 +17,8 @@ from flower_fedcon.wire.payloads import Payload
 
 CURVES = "curves"
 """The word for events and rows at risk at the schema's times, in the exchanges of preparation."""
+LEVELS = "levels"
+"""The word for sums by the levels of a column, in the exchanges of preparation."""
 ALONE = "alone"
 """A fit to a site's own rows, which is not a sum over sites."""
 BASELINE = "baseline"
@@ -111,7 +113,7 @@ _EVERY = (
     Exchange(
         PREPARE,
         later("flower_fedcon.tables.at_node:prepared"),
-        words=(CURVES,),
+        words=(CURVES, LEVELS),
         allowed=True,
         limits=later("flower_fedcon.tables.at_node:check_table"),
         before_start=True,

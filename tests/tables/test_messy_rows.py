@@ -18,7 +18,7 @@ def patients(rng, n=ROWS, turned=False, effect=1.5):
     """Rows of an id, a measurement, an age, a number of visits, and an outcome."""
     x, age = rng.normal(size=n).round(3), rng.integers(20, 90, n)
     y = (rng.random(n) < 1 / (1 + np.exp(1.2 - effect * x))) ^ turned
-    return [list(row) for row in zip(range(n), x, age, rng.poisson(2, n), y * 1, strict=True)]
+    return [list(row) for row in zip(range(n), x, age, rng.poisson(1, n), y * 1, strict=True)]
 
 
 def check(folder, run_command, sites, schema, *more):
@@ -48,7 +48,9 @@ def test_events_coded_the_other_way_round_at_one_site(sites, tmp_path, run_comma
     rng = np.random.default_rng(sites)
     dealt = {f"s{k}": patients(rng, turned=k == 1) for k in range(sites)}
     said = check(tmp_path, run_command, dealt, PLAIN)
-    words = "the other way round at one of them" if sites == 2 else "opposite as their effects at s1"
+    words = (
+        "the other way round at one of them" if sites == 2 else "opposite as their effects at s1"
+    )
     assert words in said
     history = run(tables(data=f"{tmp_path}/*.csv", schema=f"{tmp_path}/s.toml"), 5)
     assert words in history.report.text
@@ -102,10 +104,10 @@ def test_identifiers_of_groups_are_no_patients(kind, tmp_path, run_command):
 def test_a_negative_value_in_a_column_of_counts(code, tmp_path, run_command):
     rng = np.random.default_rng(3)
     rows = patients(rng)
-    for row in rows[::20]:
+    for row in rows[::10]:
         row[3] = code
     said = check(tmp_path, run_command, {"a": rows}, PLAIN)
-    assert f"a: column 'visits': {code} (6 rows)" in said
+    assert f"a: column 'visits': {code} (12 rows)" in said
     assert "if it stands for a missing value, add it to missing in the schema" in said
 
 
@@ -148,6 +150,85 @@ def test_codes_as_numbers_are_said_once(codes, more, said, tmp_path, run_command
     assert out.count("and one slope is fitted to them") == said
     report = run(tables(data=f"{tmp_path}/*.csv", schema=f"{tmp_path}/s.toml"), 3).report
     assert report.text.count("and one slope is fitted to them") == said
+
+
+def head_and(folder, run_command, frames):
+    """What the check says of sites' rows of age, bmi, sex and outcome."""
+    for name, rows in frames.items():
+        lines(folder, **{name: ["age,bmi,sex,y", *rows]})
+    features = "age = 'numeric'\nbmi = 'numeric'\nsex = 'categorical'\n"
+    (folder / "s.toml").write_text(LOGISTIC + features)
+    files = [f"{name}.csv" for name in frames]
+    out = run_command("data", "check", *files, "--schema", "s.toml")[1]
+    return " ".join(out.partition("What stands out:")[2].split())
+
+
+def people(seed, n=80):
+    """Rows of age, body mass index, sex and outcome."""
+    rng = np.random.default_rng(seed)
+    age, bmi = rng.integers(20, 90, n), rng.normal(27, 4, n).round(1)
+    y = rng.random(n) < 1 / (1 + np.exp((55 - age) / 15))
+    return [list(row) for row in zip(age, bmi, rng.choice(["f", "m"], n), y * 1, strict=True)]
+
+
+def changed(place, change):
+    """What a mess does to a column of rows, given their numbers."""
+
+    def mess(rows):
+        for number, row in enumerate(rows):
+            row[place] = change(number, row)
+        return rows
+
+    return mess
+
+
+def with_last(combine):
+    """What adds a last row of totals."""
+    return lambda rows: [
+        *rows, [f"{combine([row[place] for row in rows]):.2f}" for place in (0, 1)] + ["m", 1]
+    ]  # fmt: skip
+
+
+MESSES = {
+    "sums": (with_last(sum), "the last row has the sums of all rows above it in columns 'age', 'b"),
+    "means": (with_last(np.mean), "the last row has the means of all rows above it in columns"),
+    "exchanged": (lambda rows: [[b, a, *more] for a, b, *more in rows],
+                  "columns 'age' and 'bmi' seem exchanged at a"),
+    "dates": (changed(0, lambda k, row: 20240101 + 100 * (k % 12) + k % 28),
+              "its numbers are dates, such as 20240101"),
+    "one value": (changed(1, lambda k, row: 27.5), "all values at a are 27.5, and they differ els"),
+    "zeros": (changed(1, lambda k, row: 0 if k < 6 else row[1]),
+              "column 'bmi': 0 (6 rows), and all others from 1"),
+    "one negative": (changed(0, lambda k, row: -1 if k == 3 else row[0]),
+                     "column 'age': -1 (1 rows) is the only negative value"),
+    "tens": (changed(1, lambda k, row: 10 * row[1] if k < 30 else row[1]),
+             "30 rows from 1"),
+    "leak": (changed(1, lambda k, row: 20 + 9 * row[3] + k / 100),
+             "column 'bmi' alone tells the outcome of all 160 rows"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", MESSES)
+def test_more_messes_are_said(kind, tmp_path, run_command):
+    mess, said = MESSES[kind]
+    other = mess(people(2)) if kind == "leak" else people(2)
+    assert said in head_and(tmp_path, run_command, {"a": mess(people(1)), "b": other})
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_nothing_is_said_of_people(seed, tmp_path, run_command):
+    sites = {name: people(4 * seed + k, 40 + 30 * k) for k, name in enumerate("abc")}
+    assert head_and(tmp_path, run_command, sites) == ""
+
+
+def test_a_column_that_is_the_target_in_another_unit_is_said(tmp_path, run_command):
+    rng = np.random.default_rng(0)
+    rows = [[y, 2.5 * y + 3, *rng.normal(size=1)] for y in rng.normal(size=40).tolist()]
+    lines(tmp_path, a=["y,copy,x", *rows])
+    (tmp_path / "s.toml").write_text("target = 'y'\n[features]\ncopy = 'numeric'\nx = 'numeric'")
+    out = run_command("data", "check", "a.csv", "--schema", "s.toml")[1]
+    assert "column 'copy' alone tells the outcome of all 40 rows" in " ".join(out.split())
+    assert "'x' alone" not in out
 
 
 def test_nothing_stands_out_is_not_said_of_tables_that_do_not_fit(tmp_path, run_command):

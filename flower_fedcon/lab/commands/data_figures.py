@@ -54,6 +54,10 @@ def curves(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="A .png, .pdf or .svg file.")
     ] = None,
+    numbers: Annotated[
+        Path | None,
+        typer.Option("--numbers", help="A CSV file for the numbers at risk below the curves."),
+    ] = None,
     set_: Set = None,
 ) -> None:
     """Show Kaplan-Meier curves of tables with times to events, and the log-rank test.
@@ -67,6 +71,8 @@ def curves(
     from flower_fedcon.lab.report.study_figures import draw_curves
     from flower_fedcon.survival.of_tables import curves_of_tables
     from flower_fedcon.tables.builders import clients_of
+    from flower_fedcon.tables.numbers_at_risk import as_columns, at_ticks, of_tables
+    from flower_fedcon.wire.whole_files import write_csv
 
     if output is not None:
         check_figure(output)
@@ -127,9 +133,22 @@ def curves(
         )
         if test.caution:
             say(test.caution)
+    longest = max(float(curve.time[-1]) for curve in by_arm.values())
+    times = at_ticks(longest) if points is None else np.append(0.0, [at for at in points if at > 0])
+    least_told = arguments.get("min_rows", 1) if least is None else least
+    left = of_tables(clients, by, list(by_arm), times, least_told)
+    below = table("At risk at", *(f"{at:g}" for at in times), right_from=1)
+    for arm, own in zip(by_arm, left.T, strict=True):
+        below.add_row(printable(arm), *(f"{n:.0f}" for n in own))
+    console().print(below)
     if output is not None:
-        draw_curves(by_arm, output, clients[0].schema.target)
+        at_risk = {arm: list(zip(times.tolist(), own.tolist(), strict=True))
+                   for arm, own in zip(by_arm, left.T, strict=True)}  # fmt: skip
+        draw_curves(by_arm, output, clients[0].schema.target, at_risk)
         say(f"figure: {output}")
+    if numbers is not None:
+        write_csv(numbers, as_columns(list(by_arm), times, left))
+        say(f"numbers at risk: {numbers}")
 
 
 COMMANDS = {

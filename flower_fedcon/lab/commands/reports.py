@@ -87,7 +87,11 @@ def table(
         typer.Option("--output", "-o", help="A .tex (booktabs) or .csv file; may be repeated."),
     ] = None,
 ) -> None:  # fmt: skip
-    """Make a table for papers: what runs spend until they reach a level, over seeds."""
+    """Make a table for papers: what runs spend until they reach a level, over seeds.
+
+    It compares methods, in rounds, bytes or seconds. What runs on tables found is in `fedcon
+    estimates`, and the columns by arm in `fedcon data describe`.
+    """
     from flower_fedcon.errors import ConfigError
     from flower_fedcon.lab.experiments.crossed import crossed
     from flower_fedcon.lab.experiments.folders import write

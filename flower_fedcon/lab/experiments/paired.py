@@ -15,9 +15,9 @@ from flower_fedcon.lab.experiments.targets import (
     TargetTable,
     number,
     scientific,
-    tex,
     with_spread,
 )
+from flower_fedcon.runs.paper_tables import tex
 from flower_fedcon.validation import Array
 
 LEAST = 3

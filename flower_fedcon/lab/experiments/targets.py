@@ -18,6 +18,7 @@ from flower_fedcon.lab.experiments.histories import (
     seeds_of,
 )
 from flower_fedcon.runs.history import Record, row_name, why_not_recorded
+from flower_fedcon.runs.paper_tables import tex
 
 SPENT = {
     "rounds": (("round",), 1.0, "rounds"),
@@ -424,17 +425,6 @@ def number(value: float) -> str:
     if value == int(value) and abs(value) < 1e5:
         return f"{value:.0f}"
     return f"{value:.0f}" if 1000 <= abs(value) < 1e5 else f"{value:.3g}"
-
-
-def tex(text: str) -> str:
-    r"""Return a text with LaTeX's special characters escaped.
-
-    >>> tex("l1_ratio 50%")
-    'l1\\_ratio 50\\%'
-    """
-    special = {c: f"\\{c}" for c in "#$%&_{}"}
-    special |= {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}"}
-    return "".join(special.get(c, c) for c in text)
 
 
 def _power(level: float) -> str:

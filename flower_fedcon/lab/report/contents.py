@@ -58,6 +58,8 @@ class RunContents:
         From its model.json: the outcome, and the kind of model.
     described : list of dict
         From its descriptives.csv: a line for each column, category and client.
+    at_risk : list of dict
+        From its at_risk.csv: a line for each arm and time.
     survival : list of dict
         From its curves.csv: a line for each arm and time.
     quality : dict
@@ -90,6 +92,7 @@ class RunContents:
     model: str = ""
     described: _Rows = field(default_factory=list)
     survival: _Rows = field(default_factory=list)
+    at_risk: _Rows = field(default_factory=list)
     quality: dict[str, Any] = field(default_factory=dict)
     heterogeneity: _Rows = field(default_factory=list)
     report: str = ""
@@ -266,6 +269,8 @@ def _read_tables(run: RunContents, part: Callable[..., Any]) -> None:
     run.model = part(_model, MODEL, "")
     columns, what = ("time", "survival", "lower", "upper"), "its survival curves are"
     run.survival = part(partial(_table, numbers=columns, what=what), names.CURVES, [])
+    columns, what = ("time", "at_risk"), "its numbers at risk are"
+    run.at_risk = part(partial(_table, numbers=columns, what=what), names.AT_RISK, [])
     columns, what = ("values", "mean", "std_dev", "share"), "its columns by site are"
     run.described = part(partial(_table, numbers=columns, what=what), names.DESCRIPTIVES, [])
     run.quality = part(_quality, names.QUALITY, {})

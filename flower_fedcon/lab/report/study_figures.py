@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from flower_fedcon.tables.product_limit import KaplanMeier
 
 Intervals = Mapping[str, tuple[float, float, float]]
+_BELOW = 0.17  # inches for a line of numbers at risk
+_NUMBERS = 8  # the most numbers at risk of an arm
 _INCHES, _LINE, _AROUND = 5.5, 0.26, 1.0  # a panel's width; a line's height, and that of the rest
 _SQUARE, _LETTERS = 4.0, 42  # a square panel's side; letters of a line above it
 
@@ -72,7 +74,12 @@ def plot_study(
         save_figure(figure, paths)
 
 
-def draw_curves(curves: Mapping[str, KaplanMeier], path: Path, time: str = "time") -> None:
+def draw_curves(
+    curves: Mapping[str, KaplanMeier],
+    path: Path,
+    time: str = "time",
+    at_risk: Mapping[str, Sequence[tuple[float, float]]] | None = None,
+) -> None:
     """Draw curves as steps from 1 at time 0, with shaded intervals.
 
     Parameters
@@ -82,6 +89,8 @@ def draw_curves(curves: Mapping[str, KaplanMeier], path: Path, time: str = "time
         A .png, .pdf or .svg file.
     time : str
         The label of the time axis.
+    at_risk : dict, by arm
+        Pairs of a time and the number at risk there, which stand below the curves.
 
     Raises
     ------
@@ -91,14 +100,19 @@ def draw_curves(curves: Mapping[str, KaplanMeier], path: Path, time: str = "time
     check_figure(path, None)
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(_INCHES, 3.6), dpi=150, layout="constrained")
+    figure = Figure(figsize=(_INCHES, 3.6 + _BELOW * len(curves)), dpi=150, layout="constrained")
     lines = {arm: [own.time, own.survival, own.lower, own.upper] for arm, own in curves.items()}
-    _survival_curves(figure.subplots(), lines, time)
+    _survival_curves(figure.subplots(), lines, time, at_risk or {})
     save_figure(figure, [path])
 
 
-def _survival_curves(axis: Any, lines: Mapping[str, Sequence[Any]], time: str) -> None:
-    """Draw steps of (time, survival, lower, upper), by arm."""
+def _survival_curves(
+    axis: Any,
+    lines: Mapping[str, Sequence[Any]],
+    time: str,
+    at_risk: Mapping[str, Sequence[tuple[float, float]]],
+) -> None:
+    """Draw steps of (time, survival, lower, upper), by arm, above the numbers at risk."""
     for k, (arm, columns) in enumerate(lines.items()):
         colour = COLOURS[k % len(COLOURS)]
         at, *steps = (
@@ -108,7 +122,16 @@ def _survival_curves(axis: Any, lines: Mapping[str, Sequence[Any]], time: str) -
         axis.fill_between(at, *steps[1:], step="post", color=colour, alpha=0.2, linewidth=0)
     axis.set_ylim(0.0, 1.02)
     axis.set_xlim(left=0.0)
-    axis.set_xlabel(time)
+    below = ["At risk"] * bool(at_risk) + [""] * len(at_risk)
+    axis.set_xlabel("\n".join([time, *below]))
+    for k, (arm, numbers) in enumerate(at_risk.items()):
+        colour, down = COLOURS[list(lines).index(arm) % len(COLOURS)], -(3.6 + 1.15 * k)
+        place = {"xycoords": ("data", "axes fraction"), "textcoords": "offset fontsize",
+                 "fontsize": "small", "color": colour, "annotation_clip": False}  # fmt: skip
+        name = arm if len(lines) > 1 else ""
+        axis.annotate(name, (0.0, 0.0), (-1.5, down), ha="right", **place)
+        for at, n in numbers:
+            axis.annotate(f"{n:.0f}", (at, 0.0), (0.0, down), ha="center", **place)
     axis.set_ylabel("without an event")
     if len(lines) > 1:
         axis.legend(fontsize="small")
@@ -200,7 +223,16 @@ def _survival(run: RunContents) -> list[Any]:
         for column, name in zip(columns, ("time", "survival", "lower", "upper"), strict=True):
             column.append(float(row[name]))
     time = run.model.partition(":")[0] or "time"
-    return [(3.6, run.label, lambda axis: _survival_curves(axis, lines, time))]
+    at_risk: dict[str, list[tuple[float, float]]] = {}
+    for row in run.at_risk:
+        at_risk.setdefault(row["arm"], []).append((float(row["time"]), float(row["at_risk"])))
+    if at_risk:
+        every = [at for at, _ in next(iter(at_risk.values()))]
+        kept = set(every[:: -(-len(every) // _NUMBERS)])
+        at_risk = {arm: [one for one in own if one[0] in kept] for arm, own in at_risk.items()
+                   if arm in lines}  # fmt: skip
+    height = 3.6 + _BELOW * len(at_risk)
+    return [(height, run.label, lambda axis: _survival_curves(axis, lines, time, at_risk))]
 
 
 KINDS: dict[str, tuple[str, Callable[[RunContents], list[Any]]]] = {

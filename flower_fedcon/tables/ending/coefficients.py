@@ -142,6 +142,11 @@ def check_counts(strategy: Method[Any], setup: Setup) -> None:
             f"privacy={strategy.privacy!r}: no noise protects the counts from which knots and "
             f"medians follow. Give knots, such as rcs(x, [20, 25, 30]), and impute means"
         )
+    if schema.describe_by:
+        raise ConfigError(
+            f"describe_by cannot be used with privacy={strategy.privacy!r}: no noise protects each "
+            f"client's sums by level. Leave describe_by out of the schema"
+        )
     if schema.curve_times:
         raise ConfigError(
             f"curve_times cannot be used with privacy={strategy.privacy!r}: no noise protects each "

@@ -17,6 +17,7 @@ from flower_fedcon.errors import ConfigError, clients_by_name, first_few
 from flower_fedcon.regularizers import WithIntercept
 from flower_fedcon.runs.directory import versions
 from flower_fedcon.runs.history import Record
+from flower_fedcon.tables.by_level import ByLevel
 from flower_fedcon.tables.descriptives import Descriptives
 from flower_fedcon.tables.ending.convergence import Convergence
 from flower_fedcon.tables.ending.final_hazards import Hazards
@@ -25,6 +26,7 @@ from flower_fedcon.tables.ending.joint_tests import joint_tests
 from flower_fedcon.tables.families import family_of
 from flower_fedcon.tables.fitted import FittedModel
 from flower_fedcon.tables.log_rank import LogRank
+from flower_fedcon.tables.numbers_at_risk import as_columns
 from flower_fedcon.tables.own_files import AGAINST_FIRST as AGAINST_HEADER
 from flower_fedcon.tables.own_files import COEFFICIENTS as HEADER
 from flower_fedcon.tables.own_files import CURVES as CURVES_HEADER
@@ -32,7 +34,7 @@ from flower_fedcon.tables.preparation import INTERCEPT, Preparation, left_out_in
 from flower_fedcon.tables.product_limit import KaplanMeier
 from flower_fedcon.tables.quality import Quality
 from flower_fedcon.tables.risk_counts import Curves
-from flower_fedcon.tables.schema import COMMON, OWN, RANDOM
+from flower_fedcon.tables.schema import COMMON, OWN, RANDOM, Schema
 from flower_fedcon.tables.statistics import Estimates, Heterogeneity, RandomFit
 from flower_fedcon.tables.statistics.estimates import DEBIASED
 from flower_fedcon.tables.statistics.summary_text import Summary
@@ -47,6 +49,8 @@ if TYPE_CHECKING:
 NAME, COEFFICIENTS, CURVES = "report.txt", "coefficients.csv", "curves.csv"
 AGAINST_FIRST = "coefficients_against_first.csv"
 QUALITY, DESCRIPTIVES = "quality.json", "descriptives.csv"
+AT_RISK = "at_risk.csv"
+BY_LEVEL, LEVEL_TESTS = "by_level.csv", "by_level_tests.csv"
 _NO_DISPERSION = 1e-4  # alpha times the mean: the variance beyond Poisson's, relative to the mean
 _DIGITS = 1e-6  # the accuracy of sums of squares, for a length of 1
 _SHOWN = 100  # the text has a row for so many columns; the file has all
@@ -91,6 +95,10 @@ class Report:
         For a Cox model with inference: tests of proportionality, and baselines.
     described : Descriptives, optional
         Descriptions of the columns by client, from answers without noise.
+    schema : Schema, optional
+        Says what columns are called in the text.
+    by_level : ByLevel, optional
+        The columns by the levels of one of them, from answers without noise.
     remarks : tuple of str
         What stood out in the tables before round 1, from answers without noise.
     random : RandomFit, optional
@@ -112,6 +120,8 @@ class Report:
     hazards: Hazards | None = None
     random: RandomFit | None = None
     described: Descriptives | None = None
+    schema: Schema | None = None
+    by_level: ByLevel | None = None
     remarks: tuple[str, ...] = ()
 
     @classmethod
@@ -137,8 +147,10 @@ class Report:
         lines = [*_lines(server, ending), *doubts, *_in_time(curves)]
         report = cls(rows, lines, ratio, ending.reached, preparation.standardized, doubts, curves)
         report = replace(report, quality=quality, hazards=hazards, random=ending.random)
+        report = replace(report, schema=preparation.stated)
         if server.strategy.privacy is None:
             report = replace(report, described=preparation.described, remarks=preparation.remarks)
+            report = replace(report, by_level=preparation.by_level)
         lines += [] if hazards is None else hazards.lines
         lines += [why for why in (estimates, between) if isinstance(why, str)]
         if isinstance(between, Heterogeneity):
@@ -175,6 +187,9 @@ class Report:
         debiased = self.estimates is not None and self.estimates.method == DEBIASED
         return f"lasso {self.ratio}" if self.ratio and debiased else self.ratio
 
+    def _called(self, name: str) -> str:
+        return name if self.schema is None else self.schema.in_words(name)
+
     @property
     def text(self) -> str:
         """The report as text; columns that are not used are left out of the table."""
@@ -186,7 +201,7 @@ class Report:
             more = len(all_used) - len(used)
             notes.append(f"and {more} smaller ones ({COEFFICIENTS} of a run's folder has all)")
         cells = [["column", "per sd", "per unit", self._own_ratio]]
-        cells += [[name, *(_digits(v) for v in values)] for name, *values in used]
+        cells += [[self._called(name), *(_digits(v) for v in values)] for name, *values in used]
         cells = [row if self.ratio else row[:3] for row in cells]
         if not self.standardized:
             cells = [[row[0], *row[2:]] for row in cells]
@@ -202,7 +217,9 @@ class Report:
         summary = [] if self.estimates is None else ["", Summary.of(self.estimates, facts=facts)]
         stood_out = [f"- {remark}" for remark in self.remarks]
         remarks = ["", "Remarks", *stood_out] if stood_out else []
-        return "\n".join([*map(str.rstrip, table), *notes, *self.lines, *summary, *remarks]) + "\n"
+        by_level = [] if self.by_level is None else ["", *self.by_level.lines]
+        every = [*map(str.rstrip, table), *notes, *self.lines, *summary, *by_level, *remarks]
+        return "\n".join(every) + "\n"
 
     def write(self, folder: Path) -> None:
         """Write the text, and the coefficients with all digits, into a run's folder."""
@@ -232,6 +249,9 @@ class Report:
             write_csv(folder / AGAINST_FIRST, _against_first(self.estimates))
         if self.described is not None:
             write_csv(folder / DESCRIPTIVES, self.described.table)
+        if self.by_level is not None:
+            write_csv(folder / BY_LEVEL, self.by_level.table)
+            write_csv(folder / LEVEL_TESTS, self.by_level.test_table)
         if self.curves is not None:
             out = io.StringIO()
             writer = csv.writer(out, lineterminator="\n")
@@ -241,6 +261,9 @@ class Report:
                 columns = (getattr(curve, name).tolist() for name in names)
                 writer.writerows([arm, *map(repr, row)] for row in zip(*columns, strict=True))
             write_text(folder / CURVES, out.getvalue())
+            times = np.append(0.0, self.curves.times)
+            columns = as_columns(self.curves.arms, times, self.curves.left)
+            write_csv(folder / AT_RISK, columns)
         if self.hazards is not None:
             self.hazards.write(folder)
         if self.heterogeneity is not None and self.estimates is not None:
@@ -306,7 +329,7 @@ def _in_time(curves: Curves | None) -> Iterator[str]:
     yield (
         f"events are counted over training rows in {len(curves.times)} intervals, each up to one "
         f"of curve_times. adjusted_at_risk in {CURVES} belongs to an interval, minus some of its "
-        "censored rows: it is not a number at risk at a time"
+        f"censored rows: it is not a number at risk at a time; {AT_RISK} has these"
         + (", and tests compare intervals, not single times" if len(by_arm) > 1 else "")
     )
     yield f"median time to the event: {medians}"

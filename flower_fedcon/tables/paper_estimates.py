@@ -1,0 +1,102 @@
+"""A table for papers of the estimates that runs on tables have left: estimate (interval), p."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.runs.paper_tables import p_in_words
+from flower_fedcon.tables.ending.table_report import AGAINST_FIRST, COEFFICIENTS
+from flower_fedcon.tables.fitted import load_model
+from flower_fedcon.wire.whole_files import read_bytes
+
+Lines = dict[str, tuple[str, str]]
+
+
+def runs_below(folders: Sequence[Path]) -> list[Path]:
+    """Return the folders of runs with coefficients: these, or those in them.
+
+    Raises
+    ------
+    ConfigError
+        If a folder has none.
+    """
+    found = []
+    for folder in folders:
+        inside = sorted(file.parent for file in folder.glob(f"*/{COEFFICIENTS}"))
+        own = [folder] if (folder / COEFFICIENTS).is_file() else inside
+        if not own:
+            raise ConfigError(
+                f"{folder} has no {COEFFICIENTS}, and neither have its folders: name the folder of "
+                f"a run on tables; a table of rounds is made by `fedcon table`"
+            )
+        found += own
+    return found
+
+
+def paper_estimates(folders: Sequence[Path]) -> tuple[list[str], list[list[str]], list[str]]:
+    """Return the head, the lines and the notes of a table with two columns for each run.
+
+    Raises
+    ------
+    ConfigError
+        If a run has no standard errors.
+    """
+    runs = runs_below(folders)
+    several = len(runs) > 1
+    head, each, notes = [""], [], []
+    for run in runs:
+        what, lines, note = _of_run(run)
+        head += [f"{run.name}: {what}" if several else what, "p"]
+        each.append(lines)
+        notes += [f"{run.name}: {note}" if several else note]
+    names = list(dict.fromkeys(name for lines in each for name in lines))
+    rows = [[name, *(cell for lines in each for cell in lines.get(name, ("", "")))]
+            for name in names]  # fmt: skip
+    return head, rows, notes
+
+
+def _of_run(run: Path) -> tuple[str, Lines, str]:
+    """Return what a run's estimates are, its lines, and a note."""
+    model = load_model(run)
+    several = (run / AGAINST_FIRST).is_file()
+    file = run / (AGAINST_FIRST if several else COEFFICIENTS)
+    rows = list(csv.DictReader(io.StringIO(read_bytes(file, follow=True).decode())))
+    if not rows or "std_error" not in rows[0]:
+        raise ConfigError(
+            f'{run} has no standard errors: repeat the run with inference = "model" or "robust"'
+        )
+    names = list(rows[0])
+    value = next(name for name in ("debiased", "per_unit_against_first", "per_unit")
+                 if name in names)  # fmt: skip
+    ratio = next((name[:-6] for name in names if name.endswith("_ratio_lower")), "")
+    lines: Lines = {}
+    for row in rows:
+        prefix, middle = (f"{ratio}_", ratio) if ratio and row[ratio] else ("", value)
+        ends = [row[f"{prefix}{end}"] for end in ("lower", "upper")]
+        shown = _digits(row[middle])
+        if all(ends):
+            shown += f" ({_digits(ends[0])}, {_digits(ends[1])})"
+        lines[model.schema.in_words(row["column"])] = (
+            shown,
+            p_in_words(float(row["p_value"] or "nan")),
+        )
+    what = f"{ratio.replace('_', ' ') or 'coefficient'} (95 % interval)"
+    plain = [row["column"] for row in rows if ratio and not row[ratio]]
+    note = f"coefficients, not ratios: {', '.join(plain)}" if plain else ""
+    return what, lines, note
+
+
+def _digits(text: str) -> str:
+    """Return a number with three digits or more.
+
+    >>> _digits("1.23456"), _digits("12345.6"), _digits("1.2e-7"), _digits("2")
+    ('1.23', '12346', '1.2e-07', '2.00')
+    """
+    value = float(text)
+    if abs(value) >= 1000 or not value:
+        return f"{value:.0f}"
+    return f"{value:#.3g}".rstrip(".") if abs(value) >= 1e-4 else f"{value:.3g}"
