@@ -34,7 +34,7 @@ class DRFAClient(FedConClient[None]):
 
     def query(self, state: None, down: Payload) -> tuple[Payload, Payload]:
         """Answer with the s_jk(z) and n_jk."""
-        return answered(self._sums, down.get("z", down["w"])), down
+        return answered(self._sums, down["z" if "z" in down else "w"]), down
 
     def step(self, state: None, down: Payload) -> tuple[Payload, None]:
         """Do steps 2 and 3, with w of shape (..., *model)."""
