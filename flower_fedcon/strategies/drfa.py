@@ -26,7 +26,7 @@ Cohorts: w, z and lambda are known before S is drawn. If each client is in S wit
 mean_S N lambda_i d_i is sum_i lambda_i d_i on average; with probabilities p_i and weights 1/(N
 p_i), too. h holds everyone's last loss, at first the mean of the first cohort's. Losses are then at
 models of up to some rounds ago, which differ by multiples of eta, as other terms of the theorem do.
-With loss_memory=False lambda moves by u instead: u_i = (N/|S|) l_i in S and 0 elsewhere (l_i/p_i
+With loss_memory=False lambda moves by u instead: u_i = (N/|S|) l_i for i in S, 0 elsewhere (l_i/p_i
 with weights), which is right on average and has the losses themselves as noise. If everyone takes
 part, both are the same.
 
