@@ -208,15 +208,18 @@ local_steps = 5
 
 
 def test_bounds_on_everybody_s_loss(capsys):
-    heart, groups, robust, _ = run_page("fairness")
-    first, second, last = blocks("text", page("fairness"))
+    heart, groups, robust, shared, _ = run_page("fairness")
+    first, second, third, last = blocks("text", page("fairness"))
     told = capsys.readouterr().out
     assert told.startswith(first)
     assert told.endswith(last)
     assert second in told
+    assert third in told
     assert heart["problem"].constraint_values(heart["history"].x).max() <= 1e-3
     assert groups["problem"].constraint_values(groups["history"].x).max() <= 5e-3
     assert groups["history"]["objective"][-1] - groups["problem"].optimum.value < 0.01
+    least = shared["shared"].least_violation
+    assert shared["history"]["constraint"][-1] == pytest.approx(least, abs=1e-9)
     x = robust["history"].x
     worst = max(f.value(x) for f in robust["problem"].objectives)
     assert worst == pytest.approx(0.418, abs=1e-3)

@@ -64,7 +64,10 @@ PASTED = {
         ("python " * 6, f"{GUIDES}test_estimators"),
     ],
     "docs/fairness.md": [
-        ("python text python python text python text", f"{GUIDES}test_bounds_on_everybody_s_loss"),
+        (
+            "python text python python text python text python text",
+            f"{GUIDES}test_bounds_on_everybody_s_loss",
+        ),
     ],
     "docs/experiments.md": [
         ("bash", f"{GUIDES}test_shell_block"),

@@ -1,6 +1,7 @@
 """A page for each method, and their list."""
 
 import textwrap
+from itertools import groupby
 
 from docstrings import literal
 from typeset import mixed, steps
@@ -47,8 +48,11 @@ def page(kind, drawn):
         heading("A round"),
         box(steps(card.update)),
     ]
-    for line in filter(None, card.remarks.splitlines()):
-        parts.append(mixed(line) if line[0].strip() else box(steps(line)))
+    for formulas, lines in groupby(card.remarks.splitlines(), lambda line: line[:1] == " "):
+        if formulas:
+            parts.append(box(steps(textwrap.dedent("\n".join(lines)))))
+        else:
+            parts += [mixed(line) for line in lines if line]
     if card.symbols:
         title = "" if card.symbols.startswith("Defaults: ") else "Symbols: "
         parts.append(title + mixed(card.symbols))

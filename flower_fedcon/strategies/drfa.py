@@ -26,7 +26,7 @@ Cohorts: w, z and lambda are known before S is drawn. If each client is in S wit
 mean_S N lambda_i d_i is sum_i lambda_i d_i on average; with probabilities p_i and weights 1/(N
 p_i), too. h holds everyone's last loss, at first the mean of the first cohort's. Losses are then at
 models of up to some rounds ago, which differ by multiples of eta, as other terms of the theorem do.
-With loss_memory=False lambda moves by u instead: u_i = (N/|S|) l_i in S and 0 elsewhere (l_i/p_i
+With loss_memory=False lambda moves by u instead: u_i = (N/|S|) l_i for i in S, 0 elsewhere (l_i/p_i
 with weights), which is right on average and has the losses themselves as noise. If everyone takes
 part, both are the same.
 
@@ -34,6 +34,18 @@ The paper draws S by lambda and takes plain means, which is the same on average,
 where few clients have the weight; here clients come by a rule of their own. The paper asks a second
 cohort for losses at z, after step 4, and lets lambda follow these alone, as u does. Here it is the
 S of the next round, drawn independently of z, so that lambda is one round later for K > 1.
+
+With `groups` the largest loss is that of m groups, whose rows lie on several clients: f_k =
+sum_j s_jk/n_k, where client j has the sum s_jk of the losses of its n_jk rows of the group, and
+n_k = sum_j n_jk. lambda and h have an entry for each. After step 1 clients tell the s_jk(z) and
+n_jk, and with the sums over S (weighted by 1/p_j where the p_j are known) the steps are
+    2. client j:  omega_j = sum_k lambda_k n_jk/n_k;  v := v - (eta/omega_j) sum_k lambda_k
+                  grad s_jk(v)/n_k
+    4. server:    z := prox(w + sum_S omega_j (v_j' - w), eta k),  w alike
+    5.            h_k := sum_S s_jk(z)/n_k for the groups that have rows in S
+where N is m in step 5 and in the problem. A cohort estimates each group's loss and gradient from
+its own rows, which is not right on average, but up to an error that falls with their number. If
+everyone takes part, it is exact.
 
 Theorem, for psi = 0 and everyone in each round: let ||x0 - w*|| <= D, f_i be convex with ||grad
 f_i|| <= G, and the losses less their mean be a vector of length at most B. On average over T rounds
@@ -47,7 +59,7 @@ convex f_i, w itself converges to the optimum if steps are short.
 
 State: none on the client; w, z, lambda and h (N numbers each) and the sum of the z on the server.
 Wire: 2 vectors and 1 number down (1 vector with K = 1); 2 vectors and 1 number up (1 vector and 1
-number with K = 1).
+number with K = 1). With groups a query before, 2 m numbers up and at most 2 m down instead of 1 up.
 Participation: any; N lambda_i multiplies the noise of sampling, so that steps must be shorter. With
 several local steps, and with cohorts, w ends at a floor.
 Lost state: nothing to lose.
@@ -81,7 +93,7 @@ from flower_fedcon.regularizers import as_regularizer
 from flower_fedcon.sets.simplex import simplex_projection
 from flower_fedcon.strategies.base import Common, FedConStrategy
 from flower_fedcon.strategies.families.arguments import refuse_race
-from flower_fedcon.strategies.families.switching import WeightedMean
+from flower_fedcon.strategies.families.switching import WeightedMean, names
 from flower_fedcon.validation import Array, choice, chosen, count, nonnegative, optional, positive
 from flower_fedcon.wire.payloads import Payload
 
@@ -91,8 +103,8 @@ class DRFAState(NamedTuple):
 
     w: Array  # global model, shape of x0
     z: Array  # the model whose losses the coming round tells, shape of x0
-    weights: Array  # lambda, shape (N,)
-    losses: Array  # h, shape (N,)
+    weights: Array  # lambda, shape (N,), or (m,) of groups
+    losses: Array  # h, shape of lambda
     t: int  # the coming round, from 1
     average: WeightedMean  # mean of the z
 
@@ -128,6 +140,8 @@ class DRFA(FedConStrategy[DRFAState]):
         How lambda moves.
     loss_memory : bool (default: True)
         Whether lambda follows everyone's last loss, h, or as in the paper the cohort's losses.
+    groups : int, optional
+        m: the weights are of m groups, which may share clients, and not of clients.
     distance, lipschitz, spread : float, optional
         D, G and B of the theorem; by default guesses, G the longest gradient of an f_i at the
         start, D = G/L and B = G D sqrt(N).
@@ -179,6 +193,7 @@ class DRFA(FedConStrategy[DRFAState]):
         weight_penalty: float = 0.0,
         weight_step: str = "projected",
         loss_memory: bool = True,
+        groups: int | None = None,
         distance: float | None = None,
         lipschitz: float | None = None,
         spread: float | None = None,
@@ -200,6 +215,18 @@ class DRFA(FedConStrategy[DRFAState]):
                 f"{weight_step!r}: leave one of the two out"
             )
         self.loss_memory = bool(loss_memory)
+        self.groups = None if groups is None else count("groups", groups)
+        if groups is not None:
+            why = "the cohort's rows estimate each group's loss" if not loss_memory else ""
+            if self.batch_size is not None:
+                why = "steps on groups take all rows of a client"
+            if why:
+                raise ConfigError(
+                    f"DRFA takes no loss_memory={loss_memory!r}, batch_size={self.batch_size!r} "
+                    f"with groups={groups!r}: {why}. Leave one out"
+                )
+            self.constraints = "groups"
+            self.queries = names("sum", groups) + names("count", groups)
         self.distance: Any = optional(positive, "distance", distance)
         self.lipschitz: Any = optional(positive, "lipschitz", lipschitz)
         self.spread: Any = optional(positive, "spread", spread)
@@ -225,7 +252,12 @@ class DRFA(FedConStrategy[DRFAState]):
 
     def _range(self) -> float:
         """Return a guess of B: what N losses change by within the distance D."""
-        return float(self.lipschitz * self.distance * math.sqrt(self.setup.num_clients))
+        return float(self.lipschitz * self.distance * math.sqrt(self._parts))
+
+    @property
+    def _parts(self) -> int:
+        """The number of lambda's entries."""
+        return self.groups or self.setup.num_clients
 
     def derive(self) -> DRFAConstants:
         """Set eta and gamma; in cohorts G and B count sqrt(N/|S|) times."""
@@ -241,7 +273,7 @@ class DRFA(FedConStrategy[DRFAState]):
 
     def initialize(self, x0: Array) -> DRFAState:
         """Start at w = z = x0, with equal weights."""
-        n = self.setup.num_clients
+        n = self._parts
         weights, average = np.full(n, 1 / n), WeightedMean(np.zeros_like(x0))
         return DRFAState(x0, x0, weights, np.zeros(n), 1, average)
 
@@ -259,10 +291,42 @@ class DRFA(FedConStrategy[DRFAState]):
 
     def expects(self, state: DRFAState) -> tuple[str, ...]:
         """Return the names of step 3's uploads."""
-        return self.uplink if self.local_steps > 1 else ("delta", "loss")
+        wanted = ("delta", "at_k") if self.local_steps > 1 else ("delta",)
+        return wanted if self.groups else (*wanted, "loss")
+
+    def after_query(self, state: DRFAState, answers: Uploads) -> tuple[DRFAState, Payload]:
+        """Return h with the groups' losses at z, and C lambda_k/n_k of the groups that are here."""
+        scale = len(answers.clients) * answers.scales
+        sums, counts = (
+            np.array([answers[name] for name in names(kind, self.groups)], dtype=np.float64) @ scale
+            for kind in ("sum", "count")
+        )
+        here = np.flatnonzero(counts > 0)
+        values = sums[here] / counts[here]
+        losses = np.full(len(sums), values.mean()) if state.t == 1 else state.losses.copy()
+        losses[here] = values
+        active = here[state.weights[here] > 0]
+        shares = len(answers.clients) * state.weights[active] / counts[active]
+        return state._replace(losses=losses), {"active": active, "weights": shares}
+
+    def _aggregate_groups(self, state: DRFAState, uploads: Uploads) -> DRFAState:
+        """Do steps 4 and 5 for groups."""
+
+        def moved(name: str, steps: int) -> Array:
+            step = self.constants.client_lr * steps
+            after: Array = self.regularizer.prox(state.w + uploads.mean(name), step)
+            return after
+
+        w = moved("delta", self.local_steps)
+        z = w if self.local_steps == 1 else moved("at_k", self.step_seen(state))
+        weights = self._ascended(state.weights, state.losses)
+        average = state.average.add(state.z, 1.0)
+        return DRFAState(w, z, weights, state.losses, state.t + 1, average)
 
     def aggregate(self, state: DRFAState, uploads: Uploads) -> DRFAState:
         """Do steps 4 and 5."""
+        if self.groups:
+            return self._aggregate_groups(state, uploads)
         n, clients, scales = uploads.num_clients, uploads.clients, uploads.scales
         places = np.array(clients) if isinstance(clients, list) else clients  # which are traced
         factors = n * state.weights[places] * scales
@@ -290,7 +354,7 @@ class DRFA(FedConStrategy[DRFAState]):
         """Return lambda after step 5."""
         step = self.constants.weight_lr * self.local_steps
         if self.weight_step == "projected":
-            shrunk = 1.0 + step * self.weight_penalty * self.setup.num_clients
+            shrunk = 1.0 + step * self.weight_penalty * self._parts
             return simplex_projection((weights + step * losses) / shrunk, 1.0)
         grown = weights * np.exp(step * (losses - losses.max()))
         total: Array = grown / grown.sum()

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from everywhere import agrees_everywhere
 from harness import OpenRun
 from problems import least_of, q6, q6_least, q6_objectives
 from scipy.optimize import minimize
@@ -27,7 +28,7 @@ from flower_fedcon.compressors import EF21, TopK
 from flower_fedcon.core.protocol import Reply
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError, ParticipationError
-from flower_fedcon.objectives import LogisticRegression, Quadratic
+from flower_fedcon.objectives import GroupLossBounds, LogisticRegression, Quadratic
 from flower_fedcon.privacy import GaussianDP
 from flower_fedcon.regularizers import L1, MCP
 from flower_fedcon.schedules import Inverse
@@ -373,3 +374,131 @@ def test_what_it_refuses_says_why(given, words):
 def test_replies_to_earlier_models_are_refused():
     with pytest.raises(ParticipationError, match="must belong to one model"):
         simulate(DRFA(participation=Buffered()), q6(), 1)
+
+
+# --- groups, whose rows lie on several clients ----------------------------------------------------
+
+M = 3
+COUNTS = np.array([[4, 1, 0], [2, 0, 2], [1, 3, 1], [0, 2, 0], [5, 1, 3]], dtype=float)
+
+
+def grouped():
+    """Return the losses l_jk = ||x - a||^2 q/2 + c, None without rows, and their problem."""
+    rng = np.random.default_rng(8)
+    losses = [[(rng.normal(size=4), 1 + 2 * rng.random()) for _ in range(M)] for _ in COUNTS]
+    clients = []
+    for counts, each in zip(COUNTS, losses, strict=True):
+        squares = [
+            Quadratic(q * np.eye(4), q * a) if n else None
+            for n, (a, q) in zip(counts, each, strict=True)
+        ]
+        first = next(filter(None, squares))
+        clients.append(GroupLossBounds(first, squares, 0.0, counts=counts))
+    return losses, FederatedProblem(clients, constraints="groups")
+
+
+def drfa_of_groups(losses, rounds, cohort, eta, gam, count, scale, prox=lambda v, t: v):
+    w = z = total = np.zeros(4)
+    lam, h = np.full(M, 1 / M), None
+    for t in range(1, rounds + 1):
+        S, total = cohort(t), total + z
+        k = 1 if count == 1 else 1 + draws((4, len(COUNTS)), t).integers(count)
+        by = len(S) * scale(S)
+        n = by @ COUNTS[S]
+        here = n > 0
+        values = np.array(
+            [[q * (0.5 * z @ z - a @ z) for a, q in losses[i]] for i in S]
+        )  # shape (S, M)
+        found = (by @ (COUNTS[S] * values))[here] / n[here]
+        h = np.full(M, found.mean()) if t == 1 else h
+        h = h.copy()
+        h[here] = found
+        per = np.where(here, lam, 0) / np.where(here, n, 1)
+        moves = {1: 0.0, 2: 0.0}
+        for share, i in zip(by, S, strict=True):
+            omega, v = per @ COUNTS[i], w
+            for j in range(1, count + 1):
+                g = sum(per[m] * COUNTS[i, m] * q * (v - a) for m, (a, q) in enumerate(losses[i]))
+                v = v - (eta / omega) * g if omega else v
+                if j == k:
+                    moves[1] = moves[1] + share * omega * (v - w)
+            moves[2] = moves[2] + share * omega * (v - w)
+        z, w = prox(w + moves[1], eta * k), prox(w + moves[2], eta * count)
+        lam = onto_simplex(lam + gam * count * h)
+    return w, total / rounds
+
+
+def two_of_five(t):
+    return np.sort(draws((1, 0), t).choice(5, size=2, replace=False))
+
+
+SHARES = np.array([0.3, 0.5, 0.6, 0.7, 0.9])
+
+
+def some_of_five(t):
+    rng = draws((1, 0), t)
+    while not (S := np.flatnonzero(rng.random(5) < SHARES)).size:
+        pass
+    return S
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("psi", [None, L1(0.6)])
+def test_groups_are_as_in_a_loop_of_numpy(count, psi):
+    losses, _ = grouped()
+    p = SHARES / (1 - np.prod(1 - SHARES))
+    for rule, cohort, scale in (
+        (None, lambda t: np.arange(5), uniform),
+        (Sample(count=2), two_of_five, uniform),
+        (Weighted(SHARES.tolist()), some_of_five, lambda S: 1 / (5 * p[S])),
+    ):
+        given = {"client_lr": 0.04, "weight_lr": 0.05, "local_steps": count}
+        strategy = DRFA(psi, groups=M, participation=rule, **given)
+        problem = FederatedProblem(grouped()[1].objectives, regularizer=psi, constraints="groups")
+        prox = (lambda v, t: v) if psi is None else soft
+        w, mean = drfa_of_groups(losses, 40, cohort, 0.04, 0.05, count, scale, prox)
+        history = agrees_everywhere(strategy, problem, rounds=40)
+        assert history.x == pytest.approx(w, rel=0, abs=1e-12)
+        assert history.outputs["average"] == pytest.approx(mean, rel=0, abs=1e-12)
+
+
+def test_the_largest_loss_of_a_group_is_least():
+    """Against SLSQP on the epigraph, and the least violation of bounds of 0."""
+    losses, problem = grouped()
+
+    def values(x):
+        each = np.array([[q * (0.5 * x @ x - a @ x) for a, q in own] for own in losses])
+        return (COUNTS * each).sum(0) / COUNTS.sum(0)
+
+    limit = {"type": "ineq", "fun": lambda y: y[-1] - values(y[:-1])}
+    found = minimize(
+        lambda y: y[-1], np.r_[np.zeros(4), 1.0], constraints=[limit], method="SLSQP",
+        options={"ftol": 1e-14, "maxiter": 500},
+    )  # fmt: skip
+    assert problem.least_violation == pytest.approx(found.fun, abs=1e-8)
+    strategy = DRFA(client_lr=0.05, weight_lr=0.05, groups=M)
+    history = simulate(strategy, problem, 2000, evaluate_every=0)
+    assert history.x == pytest.approx(found.x[:-1], abs=1e-6)
+    assert values(history.x).max() == pytest.approx(found.fun, abs=1e-8)
+    assert history["worst_estimate"][-1] == pytest.approx(found.fun, abs=1e-7)
+    even = simulate(DRFA(client_lr=0.05, weight_lr=1e-12, groups=M), problem, 500).x
+    assert values(even).max() > found.fun + 0.01  # the mean over groups is elsewhere
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"loss_memory": False}, "the cohort's rows estimate each group's loss"),
+        ({"batch_size": 3}, "steps on groups take all rows"),
+        ({"groups": 0}, "groups must be"),
+        ({"groups": 2}, "this client has 3 groups, the server's DRFA has groups=2"),
+    ],
+)
+def test_groups_that_cannot_be_are_refused(given, words):
+    with pytest.raises(ConfigError, match=words):
+        simulate(DRFA(client_lr=0.1, weight_lr=0.1, **{"groups": M, **given}), grouped()[1], 1)
+
+
+def test_groups_need_losses_of_groups():
+    with pytest.raises(ConfigError, match=r"DRFA needs objectives .* no constraint_sums\(x\)"):
+        simulate(DRFA(client_lr=0.1, weight_lr=0.1, groups=2), q6(), 1)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
+from flower_fedcon.clients.base import FedConClient
 from flower_fedcon.clients.families.declared import LocalPassClient
 from flower_fedcon.core.protocol import RunInfo
 from flower_fedcon.errors import ConfigError
@@ -20,6 +21,40 @@ _METHODS = {
 }
 
 
+def sums_of(
+    client: FedConClient[Any], title: str, constraints: str, groups: int | None
+) -> ConstraintSums:
+    """Return a client's part of several constraints.
+
+    Raises
+    ------
+    ConfigError
+        If its objective has no such constraint, or not one for each group.
+    """
+    for method in _METHODS.get(constraints, ()):
+        if not hasattr(client.objective, method):
+            remedy = "use NeymanPearson, or define constraint_value and constraint_gradient"
+            if constraints == "groups":
+                remedy = "use GroupLossBounds"
+            raise ConfigError(
+                f"{title} needs objectives with a constraint, and {client._own_objective!r} has "
+                f"no {method}(x): {remedy}"
+            )
+    sums = ConstraintSums(client.objective, constraints)
+    if constraints != "mean" and len(sums.counts) != (groups or 1):
+        raise ConfigError(
+            f"this client has {len(sums.counts)} groups, the server's {title} has "
+            f"groups={groups}: give server and clients the same number"
+        )
+    return sums
+
+
+def answered(sums: ConstraintSums, x: Array) -> Payload:
+    """Return the sums at x, and the numbers of rows, in the form of a query's answer."""
+    told: Payload = {f"sum_{k}": float(value) for k, value in enumerate(sums.sums(x))}
+    return told | {f"count_{k}": float(n) for k, n in enumerate(sums.counts)}
+
+
 class SwitchingClient(LocalPassClient[State]):
     """A client's part with a constraint on the mean, on each client, or on groups."""
 
@@ -29,30 +64,13 @@ class SwitchingClient(LocalPassClient[State]):
     def configure(self, run: RunInfo) -> None:
         """Refuse an objective without a constraint, or with the wrong number of them."""
         super().configure(run)
-        for method in _METHODS.get(self.constraints, ()):
-            if not hasattr(self.objective, method):
-                remedy = "use NeymanPearson, or define constraint_value and constraint_gradient"
-                if self.constraints == "groups":
-                    remedy = "use GroupLossBounds"
-                raise ConfigError(
-                    f"FedSGM needs objectives with a constraint, and {self._own_objective!r} has "
-                    f"no {method}(x): {remedy}"
-                )
-        if self.constraints == "mean":
-            return
-        self._sums = ConstraintSums(self.objective, self.constraints)
-        if len(self._sums.counts) != (self.groups or 1):
-            raise ConfigError(
-                f"this client has {len(self._sums.counts)} groups, the server's FedSGM has "
-                f"groups={self.groups}: give server and clients the same number"
-            )
+        self._sums = sums_of(self, "FedSGM", self.constraints, self.groups)
 
     def answers(self, w: Array) -> Payload:
         """Return the values of constraints at w that the server asks for."""
         if self.constraints == "mean":
             return {"constraint": float(self.objective.constraint_value(w))}
-        sums = {f"sum_{k}": float(value) for k, value in enumerate(self._sums.sums(w))}
-        return sums | {f"count_{k}": float(n) for k, n in enumerate(self._sums.counts)}
+        return answered(self._sums, w)
 
     def mixture(self, down: Payload) -> tuple[float, Array]:
         """Return C omega_j, and the factors of this client's sums, shape (m,)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from contract import Case, Contract
-from problems import HALF, q6_worst, two_clients
+from problems import HALF, q6_worst, two_clients, two_groups
 
 from flower_fedcon import Bernoulli, Cyclic, Markov, Sample
 from flower_fedcon.strategies import DRFA
@@ -27,6 +27,17 @@ def drfa():
     # w = .648985 -> .4840865 -> .33567785
     strategy = DRFA(client_lr=0.1, weight_lr=0.1, local_steps=2)
     return strategy, two_clients(), [0.99, 0.648985, 0.33567785]
+
+
+def groups():
+    # w = 1: group 0 has (3/2 - 3/2)/4 = 0 with gradient w - 1/2, group 1 has w^2
+    #        w = 1 - .1 (.5 * .5 + .5 * 2) = .875;  lam = (.5, .6) - .05
+    # w = .875: losses -.0546875 and .765625, gradients .375 and 1.75
+    #        w = .875 - .1 (.45 * .375 + .55 * 1.75) = .761875
+    #        lam = (.44453125, .6265625) - .035546875 = (.408984375, .591015625)
+    # w = .761875 - .1 (.408984375 * .261875 + .591015625 * 1.52375)
+    strategy = DRFA(client_lr=0.1, weight_lr=0.1, groups=2)
+    return strategy, two_groups([0.0, 0.0]), [0.875, 0.761875, 0.6611087158203125]
 
 
 def alone():
@@ -64,7 +75,7 @@ CONTRACT = Contract(
         ),
         Case("turns", q6_worst, {**SHORT, "participation": Cyclic(groups=3)}, 1500, 0.01, 0.03),
     ],
-    first_rounds=[afl, drfa, alone],
+    first_rounds=[afl, drfa, groups, alone],
     small={"client_lr": 0.1, "weight_lr": 0.01, "local_steps": 2},
     invariant=invariant,
 )
