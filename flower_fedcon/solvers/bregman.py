@@ -76,8 +76,7 @@ class Distance(ABC):
                     w = self.inverse(z - level * normal)
                     return (w * normal).sum(axis=-1, keepdims=True) - offset
 
-                start = np.zeros((*z.shape[:-1], 1))
-                level = level_of(beyond, start - 1.0 if always else start)
+                level = level_of(beyond, z, -1.0 if always else 0.0)
                 return self.inverse(z - level * normal)
 
             return moved
@@ -131,15 +130,17 @@ class _Bracket(NamedTuple):
     going: Array
 
 
-def level_of(excess: Callable[[Array], Array], least: Array) -> Array:
-    """Return, for each row, the level at which a falling function is 0; `least` if below 0 there.
+def level_of(excess: Callable[[Array], Array], rows: Array, least: float = 0.0) -> Array:
+    """Return, for each of the rows, the level at which a falling function is 0.
 
-    A `least` below 0 is only a first guess, and is doubled.
+    It is `least` where the function is below 0 there; a `least` below 0 is only a first guess, and
+    is doubled.
 
-    >>> level_of(lambda t: 3.0 - t, np.array([[0.0], [5.0]]))
+    >>> level_of(lambda t: np.array([[3.0], [-1.0]]) - t, np.ones((2, 4)))
     array([[3.],
-           [5.]])
+           [0.]])
     """
+    start = (rows[..., :1] * 0.0).astype(float) + least  # traced if the rows are
 
     def wider(at: _Bracket) -> _Bracket:
         left = (at.low < 0) & (excess(at.low) < 0) & (at.low > -_FAR)
@@ -152,11 +153,10 @@ def level_of(excess: Callable[[Array], Array], least: Array) -> Array:
         above = excess(middle) > 0
         low, high = np.where(above, middle, at.low), np.where(above, at.high, middle)
         largest = np.maximum(np.abs(low), np.abs(high))
-        return _Bracket(
-            low, high, at.going & (high - low > _ROUNDING * largest) & (largest > _NEAR)
-        )
+        going = at.going & (at.low < middle) & (middle < at.high) & (largest > _NEAR)
+        return _Bracket(low, high, going & (high - low > _ROUNDING * largest))
 
-    found = repeat(wider, _Bracket(least, np.maximum(np.abs(least), 1.0), least == least))
+    found = repeat(wider, _Bracket(start, np.maximum(np.abs(start), 1.0), start == start))
     far = (found.low <= -_FAR) | (found.high >= _FAR)
     if known(far) and far.any():
         raise ConfigError("psi is infinite wherever h is finite: no point satisfies both")

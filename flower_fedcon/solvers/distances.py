@@ -201,7 +201,7 @@ class PNorm(Distance):
             def beyond(n: Array) -> Array:
                 return _norm(at(n), self.p) - n
 
-            return at(level_of(beyond, np.zeros((*z.shape[:-1], 1))))
+            return at(level_of(beyond, z))
 
         return boxed
 
@@ -239,8 +239,7 @@ def _of_radius(constraint: L1Ball | Simplex, inverse: Any) -> Point:
         def beyond(level: Array) -> Array:
             return _sum(np.abs(cut(z, level))) - radius
 
-        start = np.zeros((*z.shape[:-1], 1))
-        return cut(z, level_of(beyond, start - 1.0 if simplex else start))
+        return cut(z, level_of(beyond, z, -1.0 if simplex else 0.0))
 
     return within
 
@@ -318,7 +317,7 @@ class QuadraticForm(ByValue, Distance):
                 def beyond(more: Array) -> Array:
                     return _norm(self._divided(z, more), 2.0) - constraint.radius
 
-                return self._divided(z, level_of(beyond, np.zeros((*z.shape[:-1], 1))))
+                return self._divided(z, level_of(beyond, z))
 
             return within
         if diagonal and isinstance(constraint, L1Ball | Simplex):
