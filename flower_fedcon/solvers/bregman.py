@@ -73,8 +73,9 @@ class Distance(ABC):
                 """Return w on the flat: its dual is z minus a multiple of the normal."""
 
                 def beyond(level: Array) -> Array:
-                    w = self.inverse(z - level * normal)
-                    return (w * normal).sum(axis=-1, keepdims=True) - offset
+                    terms: Array = self.inverse(z - level * normal) * normal
+                    over: Array = terms.sum(axis=-1, keepdims=True) - offset
+                    return over
 
                 level = level_of(beyond, z, -1.0 if always else 0.0)
                 return self.inverse(z - level * normal)

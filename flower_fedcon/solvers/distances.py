@@ -71,7 +71,7 @@ class Entropy(Distance):
 
     def inverse(self, z: Array) -> Array:
         """Return exp z."""
-        return np.exp(z)  # type: ignore[no-any-return]
+        return np.exp(z)
 
     def point_of(self, psi: Regularizer) -> Point | None:
         """Serve penalties of entries, the simplex, l1 balls and boxes."""
@@ -88,7 +88,8 @@ class Entropy(Distance):
             def within(z: Array, step: float) -> Array:
                 top = z.max(axis=-1, keepdims=True)
                 total = top + np.log(_sum(np.exp(z - top)))
-                return np.exp(z - np.maximum(total - np.log(constraint.radius), 0.0))
+                shorter: Array = np.exp(z - np.maximum(total - np.log(constraint.radius), 0.0))
+                return shorter
 
             return within
         bounds = _bounds(constraint)
@@ -130,7 +131,7 @@ def _shares(z: Array) -> Array:
 def _pulled(z: Array, pull: float) -> Array:
     """Return the root of log w + pull w = z."""
     if not pull:
-        return np.exp(z)  # type: ignore[no-any-return]
+        return np.exp(z)
     from scipy.special import wrightomega
 
     return wrightomega(z + np.log(pull)) / pull  # type: ignore[no-any-return]
@@ -196,7 +197,8 @@ class PNorm(Distance):
                 with np.errstate(over="ignore"):
                     less = np.maximum(n, np.finfo(z.dtype).tiny) ** (2 - self.p)
                     steep = np.sign(z) * (np.abs(z) / less) ** (1 / (self.p - 1))
-                return np.clip(steep, *bounds)
+                clipped: Array = np.clip(steep, *bounds)
+                return clipped
 
             def beyond(n: Array) -> Array:
                 return _norm(at(n), self.p) - n
@@ -218,14 +220,14 @@ def _norm(x: Array, p: float) -> Array:
     """Return ||x||_p along the last axis."""
     size = np.abs(x).max(axis=-1, keepdims=True)
     size = np.where(size > 0, size, 1.0)
-    return size * _sum(np.abs(x / size) ** p) ** (1 / p)  # type: ignore[no-any-return]
+    return size * _sum(np.abs(x / size) ** p) ** (1 / p)
 
 
 def _norm_gradient(x: Array, p: float) -> Array:
     """Return the gradient of ||x||_p^2 / 2, 0 at 0."""
     norm = _norm(x, p)
     norm = np.where(norm > 0, norm, 1.0)
-    return norm * np.sign(x) * np.abs(x / norm) ** (p - 1)  # type: ignore[no-any-return]
+    return norm * np.sign(x) * np.abs(x / norm) ** (p - 1)
 
 
 def _of_radius(constraint: L1Ball | Simplex, inverse: Any) -> Point:
@@ -290,11 +292,12 @@ class QuadraticForm(ByValue, Distance):
         values, vectors = self._eigen
         if vectors is None:
             return z / (values + more)
-        return ((z @ vectors) / (values + more)) @ vectors.T  # type: ignore[no-any-return]
+        return ((z @ vectors) / (values + more)) @ vectors.T
 
     def gradient(self, x: Array) -> Array:
         """Return A x."""
-        return self.A * x if self.A.ndim == 1 else x @ self.A
+        dual: Array = self.A * x if self.A.ndim == 1 else x @ self.A
+        return dual
 
     def inverse(self, z: Array) -> Array:
         """Return A^-1 z."""

@@ -200,7 +200,7 @@ def test_a_claim_without_evidence_counts_as_not_explained(fedcon):
     Path("sims/claims/small.toml").write_text(unknown)
     out = ran(fedcon, "reproduce", "--quick")
     assert "not explained: small, it is tiny: bytes are what they are (expected 35840" in out
-    assert "pins: 1, 0 hold; papers' claims that fail, open: 0; companions: 0, 0 hold" in out
+    assert "that fail and are open: 0; of ours that hold: 0; " in out
 
 
 @pytest.mark.parametrize(("median", "verdict"), [(True, "pass"), (False, "fail")])
@@ -358,7 +358,7 @@ def test_errors_in_claims_are_one_line(fedcon, old, new, words):
 
 def test_outside_a_clone_the_packages_claims_are_found(run_command):
     out = ran(run_command, "reproduce", "counterexample", "--quick", "--workers", "1")
-    assert "papers' claims that hold: 3, 0 over" in out
+    assert "papers' claims that hold: 3; " in out
 
 
 def test_other_refusals(fedcon):
@@ -368,7 +368,7 @@ def test_other_refusals(fedcon):
     text = CLAIMS.replace('paper = "A paper"', 'requires = "no.data"')
     Path("sims/claims/small.toml").write_text(text)
     out = ran(fedcon, "reproduce")
-    assert "of all on anything drawn 0 over 5 seeds or more, 0 over fewer; 4 not run; " in out
+    assert "no longer as recorded: 0; 4 not run; " in out
 
 
 # --- seeds ---------------------------------------------------------------------------------------
@@ -420,8 +420,6 @@ def test_the_table_says_over_how_many_seeds(tmp_path, bound, seeds, shown):
     found = claims_of(tmp_path, text, experiment).judge(over_seeds(*[1.0] * 5))
     row = reproduce.cells(found[0])
     assert row[reproduce.TITLES.index("Seeds")] == shown
-    fewer = reproduce.summary(reproduce.Reproduction(found, {}, 0.0, 0)).count("1 over fewer")
-    assert fewer == shown.count("hour")
 
 
 @pytest.mark.parametrize(
