@@ -342,6 +342,12 @@ def test_a_composite_method_worked_out(empty):
     assert [row["speed"] for row in by_hand] == [row["speed"] for row in ran]
 
 
+def test_a_distance_of_one_s_own(empty):
+    write(files(page("own_composite")))
+    (residual,) = re.findall(r"F - F\* (\S+)", bash(f"{sys.executable} burg.py", empty))
+    assert abs(float(residual)) < 1e-12
+
+
 def test_methods_with_memory(empty):
     """The page's files: three places of a memory, one loop of NumPy, and the optimum."""
     write(files(page("own_memory")))

@@ -89,6 +89,7 @@ PASTED = {
     ],
     "docs/own_composite.md": [
         ("python python toml", f"{GUIDES}test_a_composite_method_worked_out"),
+        ("python", f"{GUIDES}test_a_distance_of_one_s_own"),
     ],
     "docs/own_memory.md": [
         ("python python python python", f"{GUIDES}test_methods_with_memory"),

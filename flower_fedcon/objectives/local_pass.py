@@ -120,6 +120,8 @@ class LocalPass(NamedTuple):
         The point of the first step, of the model's shape, instead of the one computed from z.
     onward : (float, float)
         a and b.
+    dual : callable, optional
+        Takes the place of w by its dual, such as the gradient of a distance-generating function.
     gradient : callable, optional
         Replaces f_j's.
     own_rate : OwnRate, optional
@@ -159,6 +161,7 @@ class LocalPass(NamedTuple):
     point: Callable[[Array, int], Array] | Prox | None = None
     first: Array | None = None
     onward: tuple[float, float] = (1.0, 0.0)
+    dual: Callable[[Array], Array] | None = None
     gradient: Callable[[Array], Array] | None = None
     own_rate: OwnRate | None = None
     clip: float | None = None
@@ -191,6 +194,8 @@ class LocalPass(NamedTuple):
     def moved(self, z: Array, w: Array, g: Array) -> Array:
         """Return z after a step with the gradient g of h at w."""
         a, b = self.onward
+        if b and self.dual is not None:
+            w = self.dual(w)
         onward = (z if a == 1 else a * z) if b == 0 else w if (a, b) == (0, 1) else a * z + b * w
         moved: Array = onward + -wide(self.rate, g) * g  # in the product's memory
         return moved

@@ -17,8 +17,9 @@ gradient steps and uploads w - prox(z_r, e_r); for K = 1 the two agree.
 The paper states it for any distance-generating function h: w is the point to which the dual z and
 the elapsed step e belong,
     w = argmin_w -<z, w> + e psi(w) + h(w),   z_0 = grad h(x0).
-distance = "euclidean", h = ||w||^2/2, gives prox(z, e) as above; "entropy", h = sum w log(w/r) on
-the simplex of radius r, gives w = r exp(z) / sum exp(z).
+distance = "euclidean", h = ||w||^2/2, gives prox(z, e) as above; "entropy", h = sum w log w, gives
+w = r exp(z) / sum exp(z) on the simplex of radius r; "p-norm" is ||w||_p^2/2, and `QuadraticForm`
+w'Aw/2. A psi is refused if its w follows neither in closed form nor by one equation in one unknown.
 
 Symbols: eta_c = client_lr, eta_s = server_lr, K = local_steps, psi = regularizer.
 
@@ -47,12 +48,11 @@ from typing import Any, NamedTuple, Unpack
 from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.regularizers import Indicator
 from flower_fedcon.server.schedules import Schedule
 from flower_fedcon.sets import Simplex
-from flower_fedcon.solvers.bregman import DISTANCES, dual_point, primal_point
+from flower_fedcon.solvers.bregman import Distance
 from flower_fedcon.strategies.families.local_steps import LocalProxSteps, StepOptions
-from flower_fedcon.validation import Array, choice
+from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
 
@@ -76,16 +76,14 @@ class FedDualAvg(LocalProxSteps[FedDualAvgState]):
     local_steps : int or "auto", optional
         K >= 1; by default 1: with more, heterogeneity leaves a floor.
     server_prox_only : bool (default: False)
-        Take plain gradient steps on the clients.
-    distance : {"euclidean", "entropy"} (default: "euclidean")
-        h; "entropy" is for vectors on a `Simplex`, and needs a start inside it.
+        Take plain gradient steps on the clients; for the Euclidean distance.
     server_optimizer : ServerOptimizer, optional
         Refused: z and the step of its prox grow together.
 
     Raises
     ------
     ConfigError
-        If an argument is out of range, or distance="entropy" is given without a `Simplex`.
+        If an argument is out of range, or psi has no known prox in the distance.
 
     Examples
     --------
@@ -121,31 +119,31 @@ class FedDualAvg(LocalProxSteps[FedDualAvgState]):
         self,
         regularizer: Any,
         *,
-        distance: str = "euclidean",
         server_prox_only: bool = False,
+        distance: str | Distance = "euclidean",
         **steps: Unpack[StepOptions],
     ) -> None:
-        super().__init__(regularizer, server_prox_only=server_prox_only, **steps)
-        self.distance = choice("distance", distance, DISTANCES)
-        self.simplex_radius: float | None = None
-        if distance == "entropy":
-            psi = self.regularizer
-            simplex = psi.constraint if isinstance(psi, Indicator) else None
-            if not isinstance(simplex, Simplex) or server_prox_only:
-                raise ConfigError(
-                    'distance="entropy" needs regularizer=Simplex(...) and server_prox_only=False, '
-                    f"got {regularizer!r} and server_prox_only={server_prox_only}"
-                )
-            self.simplex_radius = simplex.radius
+        super().__init__(regularizer, server_prox_only=server_prox_only, distance=distance, **steps)
+        if server_prox_only and self.geometry is not None:
+            raise ConfigError(
+                f"distance={distance!r} needs server_prox_only=False: the form with plain steps is "
+                f"reconstructed, and for the Euclidean distance only"
+            )
 
     def safe_share(self) -> float:
-        """Return eta_c L: a half divided by K; the entropy has curvature 1/r on its simplex."""
-        bend = max(1.0, self.simplex_radius or 1.0)
-        return float(1 / (2 * bend * self.local_steps * max(1.0, self.server_lr)))
+        """Return eta_c L: a half divided by K."""
+        return float(1 / (2 * self.local_steps * max(1.0, self.server_lr)))
 
     def ladder(self, name: str, value: Any) -> list[Any]:
         """Return the values that a race tries for an argument."""
         return self.safe_ladder(value) if name == "client_lr" else super().ladder(name, value)
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the hyperparameters, with the two by which checkpoints of 0.1.0 know h."""
+        simplex = getattr(self.regularizer, "constraint", None)
+        known = self.distance == "entropy" and isinstance(simplex, Simplex)
+        radius = simplex.radius if known else None
+        return {**super().arguments(), "distance": self.distance, "simplex_radius": radius}
 
     def elapsed(self, r: float) -> float:
         """Return e_r = eta_s eta_c r K, the sum of the steps so far."""
@@ -155,7 +153,8 @@ class FedDualAvg(LocalProxSteps[FedDualAvgState]):
 
     def initialize(self, x0: Array) -> FedDualAvgState:
         """Start at the dual point of x0, e_0 = 0."""
-        return FedDualAvgState(z=dual_point(x0, self.simplex_radius), r=0)
+        self.check_start(x0)
+        return FedDualAvgState(z=self.dual(x0), r=0)
 
     def broadcast(self, state: FedDualAvgState) -> Payload:
         """Step 1."""
@@ -171,4 +170,4 @@ class FedDualAvg(LocalProxSteps[FedDualAvgState]):
 
     def model(self, state: FedDualAvgState) -> Array:
         """Return w_r."""
-        return primal_point(self.regularizer, state.z, self.elapsed(state.r), self.simplex_radius)
+        return self.point(state.z, self.elapsed(state.r))

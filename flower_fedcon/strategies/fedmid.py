@@ -1,4 +1,4 @@
-r"""FedMiD: federated mirror descent, with the squared Euclidean norm as distance.
+r"""FedMiD: federated mirror descent.
 
     min_w (1/N) sum_i f_i(w) + psi(w)
 
@@ -10,6 +10,15 @@ Round, for a cohort S:
 
 prox(v, step) = argmin_u psi(u) + ||u - v||^2 / (2 step). With `server_prox_only` step 2 has no
 prox.
+
+The paper states it for any distance-generating function h. With point(z, step) the minimiser w of
+-<z, w> + step psi(w) + h(w), step 2 is v := point(grad h(v) - eta_c grad f_i(v), eta_c), step 3 the
+upload of grad h(v) - grad h(w), and step 4 w := point(grad h(w) + eta_s mean, eta_s eta_c K). For
+distance = "euclidean", h = ||w||^2/2, these are the steps above; "entropy" is sum w log w, "p-norm"
+||w||_p^2/2, and `QuadraticForm` w'Aw/2. The mean is one of duals: a mean of the points' moves is in
+other units than grad h, and even one client would not stop at the minimiser. A psi is refused if
+its point follows neither in closed form nor by one equation in one unknown.
+
 Symbols: eta_c = client_lr, eta_s = server_lr, K = local_steps.
 
 State: none on the client; w on the server.
@@ -74,7 +83,7 @@ class FedMiD(LocalProxSteps[FedMiDState]):
     Raises
     ------
     ConfigError
-        If an argument is out of range.
+        If an argument is out of range, or psi has no known prox in the distance.
 
     Examples
     --------
@@ -108,6 +117,7 @@ class FedMiD(LocalProxSteps[FedMiDState]):
 
     def initialize(self, x0: Array) -> FedMiDState:
         """Start at x0."""
+        self.check_start(x0)
         return FedMiDState(w=x0)
 
     def broadcast(self, state: FedMiDState) -> Payload:
@@ -119,7 +129,7 @@ class FedMiD(LocalProxSteps[FedMiDState]):
         move, optimizer = self.server_move(uploads.mean("delta"), state.optimizer)
         steps = self.unit * self.units(uploads)
         length = self.server_lr * self.rate(uploads) * steps
-        return FedMiDState(self.regularizer.prox(state.w + move, length), optimizer)
+        return FedMiDState(self.point(self.dual(state.w) + move, length), optimizer)
 
     def longest_prox(self) -> float:
         """Return the longer of the prox steps of 2 and 4."""

@@ -36,7 +36,7 @@ from flower_fedcon.objectives import (
 from flower_fedcon.optimizers import Adam
 from flower_fedcon.privacy import GaussianDP
 from flower_fedcon.problems import facility
-from flower_fedcon.regularizers import L1, MCP, ElasticNet, Indicator, Zero
+from flower_fedcon.regularizers import L1, MCP, ElasticNet, GroupLasso, Indicator, Zero
 from flower_fedcon.runs.toml import parse_value
 from flower_fedcon.schedules import AdaPGM, DeltaSGD, InverseSqrt
 from flower_fedcon.sets import (
@@ -277,8 +277,8 @@ CONFIG = [
     (lambda: FederatedProblem([Quadratic([[1.0]], [3.0])], constraints="all"),
      "constraints must be one of 'mean', 'each', 'groups', got"),
     # --- dual averaging
-    (lambda: entropy(L1(0.1)), "needs regularizer=Simplex"),
-    (lambda: entropy(Simplex(), server_prox_only=True), "needs regularizer=Simplex"),
+    (lambda: entropy(GroupLasso(0.1, 1)), "has no closed form, and no equation in one unknown"),
+    (lambda: entropy(Simplex(), server_prox_only=True), "needs server_prox_only=False"),
     (lambda: played(entropy(corner().constraint), corner()),
      "starts from a vector with entries above 0"),
     (lambda: FastFedDA(Zero(), **MU, local_steps=1, weight_power=2.0, output="mean"),

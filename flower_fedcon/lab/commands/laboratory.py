@@ -63,11 +63,11 @@ def reproduce(
         console().print(rows)
         return
     outcome = claims.reproduce(files, quick=quick, workers=workers, folder=run_dir, say=say)
-    rows = table(*claims.TITLES)
-    for verdict in outcome.verdicts:
-        rows.add_row(*claims.cells(verdict)[:-1], verdict.verdict)
+    rows = table(*claims.TITLES[:-1])
+    for verdict in (verdicts := claims.in_order(outcome.verdicts)):
+        rows.add_row(*claims.cells(verdict)[:-1])
     console().print(rows)
-    for verdict in outcome.verdicts:
+    for verdict in verdicts:
         if verdict.note:
             say(f"{verdict.verdict}: {verdict.experiment}, {verdict.what}: {verdict.note}")
     say(claims.summary(outcome))

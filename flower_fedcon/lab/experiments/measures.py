@@ -104,6 +104,8 @@ def _spread(claim: Table, rows: Reader) -> list[float]:
 def _first(claim: Table, rows: Reader) -> list[float]:
     """Return the first recorded round with the column at or below a level, inf if none is.
 
+    With `rising` it is the first at or above the level.
+
     With `of`, return the value of that column there. per = "rounds" divides by the run's rounds,
     and `over` by the number of each other algorithm.
     """
@@ -121,7 +123,8 @@ def _cost(claim: Table, rows: Reader) -> list[float]:
     costs = []
     for label in claim["algorithms"]:
         history = rows(label)
-        reached = np.flatnonzero(column_of(history, claim["column"]) <= claim["level"])
+        sign = -1.0 if claim.get("rising") else 1.0
+        reached = np.flatnonzero(sign * (column_of(history, claim["column"]) - claim["level"]) <= 0)
         spent = column_of(history, claim.get("of", "round"))
         costs.append(float(spent[reached[0]]) if reached.size else math.inf)
     return costs
@@ -192,8 +195,8 @@ MEASURES: dict[str, Measure] = {
     "spread": Measure(("algorithms", "over", "column"), ("since",), _spread),
     "order": Measure(("algorithms", "column"), ("round",), _order),
     "share": Measure(("algorithm", "over", "column"), ("since", "until"), _share),
-    "first": Measure(("algorithm", "column", "level"), ("per", "over", "of"), _first),
-    "cost": Measure(("algorithms", "column", "level"), ("of",), _cost),
+    "first": Measure(("algorithm", "column", "level"), ("per", "over", "of", "rising"), _first),
+    "cost": Measure(("algorithms", "column", "level"), ("of", "rising"), _cost),
     "slope": Measure(("algorithm", "column"), ("since", "until"), _slope),
     "bounded": Measure(("algorithm", "column", "terms"), ("take",), _bounded),
     "count": Measure(("algorithm", "column", "level"), (), _count),

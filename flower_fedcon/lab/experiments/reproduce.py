@@ -18,7 +18,7 @@ from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.lab.experiments.folders import label_slug
 from flower_fedcon.lab.experiments.runner import Job, Played, play_jobs
 from flower_fedcon.lab.experiments.sweeps import Scaling
-from flower_fedcon.lab.experiments.verdicts import WHOSE, Verdict
+from flower_fedcon.lab.experiments.verdicts import Verdict
 from flower_fedcon.registry import algorithms
 from flower_fedcon.runs.citing import plain
 from flower_fedcon.runs.history import Record
@@ -214,13 +214,13 @@ def _with_totals(played: Played) -> list[Record]:
 # --- output --------------------------------------------------------------------------------------
 
 TITLES = (
-    "Experiment", "Claim", "Where", "Source", "Claimed", "Bound", "Measured", "Seeds", "Verdict"
+    "Experiment", "Claim", "Where", "Source", "Claimed", "Bound", "Measured", "Seeds", "Verdict",
+    "Why",
 )  # fmt: skip
 
 
 def cells(verdict: Verdict) -> list[str]:
     """Return a verdict's row, as in `TITLES`."""
-    last = f"{verdict.verdict}: {verdict.note}" if verdict.note else verdict.verdict
     return [
         verdict.experiment,
         verdict.what,
@@ -230,8 +230,14 @@ def cells(verdict: Verdict) -> list[str]:
         verdict.bound,
         verdict.measured,
         _seeds(verdict),
-        last,
+        "open" if verdict.verdict == "not explained" else verdict.verdict,
+        verdict.note,
     ]
+
+
+def in_order(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """Return the papers' claims, and then those of this collection."""
+    return sorted(verdicts, key=lambda verdict: verdict.kind == "ours")
 
 
 def _seeds(verdict: Verdict) -> str:
@@ -250,33 +256,23 @@ def _seeds(verdict: Verdict) -> str:
 
 
 def summary(outcome: Reproduction) -> str:
-    """Return how many claims of each kind hold, or do not and why; and the time.
+    """Return how many claims hold, or do not and whether it is known why; and the time.
 
     >>> for part in summary(Reproduction([], {"lasso": 4.0}, 3.0, 2)).split("; ")[:2]:
     ...     print(part)
-    papers' claims that hold: 0, 0 over 5 seeds or more, 0 over fewer, 0 to a bound set after a run
-    that fail, with evidence whose fault it is: 0, 0 the paper's, 0 ours, 0 the data's
+    papers' claims that hold: 0
+    that fail, and an experiment shows why: 0
     """
     of: dict[str, list[Verdict]] = {kind: [] for kind in COUNTED}
     for verdict in outcome.verdicts:
         of[verdict.kind].append(verdict)
     papers = of["papers' claims"]
-    hold, explained = _ending(papers, "pass"), _ending(papers, "explained")
-    faults = ", ".join(f"{sum(v.fault == key for v in explained)} {whose}"
-                       for key, whose in WHOSE.items())  # fmt: skip
-    many = [v for v in of["ours"] if v.seeds >= MANY]
-    rest = [v for v in of["ours"] if v.seeds < MANY]
     parts = [
-        f"papers' claims that hold: {len(hold)}, {_seeded(hold)}, "
-        f"{sum(v.bound == 'measured' for v in hold)} to a bound set after a run",
-        f"that fail, with evidence whose fault it is: {len(explained)}, {faults}",
-        f"ours over {MANY} seeds or more: {_holding(many)}",
-        f"regression pins: {_holding(of['regression pins'])}",
-        f"papers' claims that fail, open: {len(_ending(papers, 'not explained'))}",
-        f"companions: {_holding(of['companions'])}",
-        f"ours, of fewer seeds or of nothing drawn: {_holding(rest)}",
-        f"no longer as recorded: {len(_ending(outcome.verdicts, 'fail'))}",
-        f"of all on anything drawn {_seeded(outcome.verdicts)}",
+        f"papers' claims that hold: {_ending(papers, 'pass')}",
+        f"that fail, and an experiment shows why: {_ending(papers, 'explained')}",
+        f"that fail and are open: {_ending(papers, 'not explained')}",
+        f"of ours that hold: {_ending(of['ours'], 'pass')}",
+        f"no longer as recorded: {_ending(outcome.verdicts, 'fail')}",
     ]
     if outcome.left_out:
         parts.append(f"{outcome.left_out} not run")
@@ -284,18 +280,8 @@ def summary(outcome: Reproduction) -> str:
     return "; ".join([*parts, spent])
 
 
-def _ending(verdicts: Sequence[Verdict], end: str) -> list[Verdict]:
-    return [v for v in verdicts if v.verdict == end]
-
-
-def _seeded(verdicts: Sequence[Verdict]) -> str:
-    drawn = [v.seeds for v in verdicts if v.seeds]
-    many = sum(seeds >= MANY for seeds in drawn)
-    return f"{many} over {MANY} seeds or more, {len(drawn) - many} over fewer"
-
-
-def _holding(verdicts: Sequence[Verdict]) -> str:
-    return f"{len(verdicts)}, {len(_ending(verdicts, 'pass'))} hold"
+def _ending(verdicts: Sequence[Verdict], end: str) -> int:
+    return sum(verdict.verdict == end for verdict in verdicts)
 
 
 def to_json(outcome: Reproduction) -> str:
@@ -317,7 +303,7 @@ def to_json(outcome: Reproduction) -> str:
 def to_markdown(outcome: Reproduction) -> str:
     """Return the table in Markdown."""
     lines = [f"| {' | '.join(TITLES)} |", "|" + "---|" * len(TITLES)]
-    for verdict in outcome.verdicts:
+    for verdict in in_order(outcome.verdicts):
         row = [cell.replace("|", "\\|") for cell in cells(verdict)]
         lines.append(f"| {' | '.join(row)} |")
     return "\n".join([*lines, "", summary(outcome)]) + "\n"

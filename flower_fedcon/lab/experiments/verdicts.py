@@ -68,7 +68,7 @@ class Verdict:
     def kind(self) -> str:
         """The kind of the claim: one of `claims.COUNTED`."""
         if self.source == "ours":
-            return "regression pins" if self.bound == "measured" else "ours"
+            return "ours"
         return "companions" if self.companion else "papers' claims"
 
 

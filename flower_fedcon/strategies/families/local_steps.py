@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Self, TypeVar, Unpack
 
@@ -13,6 +13,8 @@ from flower_fedcon.regularizers import as_regularizer
 from flower_fedcon.server.optimizers import OptimizerState, ServerOptimizer, as_optimizer
 from flower_fedcon.server.own_rates import OwnRate
 from flower_fedcon.server.schedules import Schedule, at
+from flower_fedcon.solvers.bregman import Distance, dual_point, primal_point, safe_modulus
+from flower_fedcon.solvers.distances import as_distance
 from flower_fedcon.strategies.base import Common, FedConStrategy
 from flower_fedcon.strategies.families.ladders import between, condition
 from flower_fedcon.validation import Array, chosen, count, positive
@@ -205,11 +207,20 @@ class LocalSteps(OwnSteps[State]):
 
 
 class LocalProxSteps(LocalSteps[State]):
-    """FedMiD and FedDualAvg: steps with a prox, or a prox on the server only."""
+    """FedMiD and FedDualAvg: steps with a prox, or a prox on the server only.
+
+    Parameters
+    ----------
+    distance : {"euclidean", "entropy", "p-norm"} or Distance (default: "euclidean")
+        h: a name, or `Entropy()`, `PNorm(p)`, `QuadraticForm(A)` or an object of your own class
+        derived from `Distance`, all of `flower_fedcon.solvers`. A psi without a known prox in it is
+        refused.
+    """
 
     own_loop_decides = ("local_steps",)
     begin_with: ClassVar[dict[str, float]] = {"client_lr": 0.1}
     counts = True
+    later: ClassVar[Mapping[str, Any]] = {**LocalSteps.later, "distance": "euclidean"}
 
     @property
     def counted(self) -> tuple[str, ...]:
@@ -222,14 +233,51 @@ class LocalProxSteps(LocalSteps[State]):
         return 1 if self.counted else super().unit
 
     def __init__(
-        self, regularizer: Any, *, server_prox_only: bool = False, **steps: Unpack[StepOptions]
+        self,
+        regularizer: Any,
+        *,
+        server_prox_only: bool = False,
+        distance: str | Distance = "euclidean",
+        **steps: Unpack[StepOptions],
     ) -> None:
         super().__init__(**steps)
         self.regularizer = as_regularizer(regularizer)
         self.server_prox_only = bool(server_prox_only)
+        self.distance = distance
+        if self.geometry is None:
+            return
+        if "distance" not in self.client_settings:
+            raise ConfigError(
+                f"{self.title} takes no distance={distance!r}: its client does not declare "
+                f"`distance`, so its steps are Euclidean"
+            )
+        self.geometry.check(self.regularizer)
+        if isinstance(self.client_lr, OwnRate):
+            raise ConfigError(
+                f"{self.title} takes no client_lr={self.client_lr!r} with distance={distance!r}: "
+                f"clients' own steps are measured in the Euclidean norm. Give a number"
+            )
+
+    @property
+    def geometry(self) -> Distance | None:
+        """h; None for the Euclidean distance."""
+        return as_distance(self.distance)
+
+    def dual(self, x: Array) -> Array:
+        """Return grad h(x), which is x itself for the Euclidean distance."""
+        return dual_point(x, self.geometry, x.ndim)
+
+    def point(self, z: Array, step: float) -> Array:
+        """Return argmin_w -<z, w> + step psi(w) + h(w)."""
+        return primal_point(self.regularizer, z, step, self.geometry, z.ndim)
+
+    def check_start(self, x0: Array) -> None:
+        """Raise unless h is finite, with a gradient, at the start."""
+        if self.geometry is not None:
+            self.geometry.check_start(x0)
 
     def _longest_rate(self) -> float:
         """Return the rule's eta_c, at most the longest step at which psi has a prox."""
         return self.within_prox(
             super()._longest_rate(), max(1.0, self.server_lr * self.local_steps)
-        )
+        ) * safe_modulus(self.geometry, self.regularizer, self.title)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from contract import Case, Contract, about
 from problems import HALF, q6_l1, two_clients
 
@@ -30,13 +32,23 @@ def feddualavg_server_prox_only():
     return strategy, problem, [0.89]
 
 
+def feddualavg_entropy():
+    # z = log 1 = 0. Client 1: w = 1, z = .2; then w = e^(.2 - .05), z = .2 - .1 (2 w - 4).
+    # Client 2: w = 1, z = -.2; then w = e^(-.2 - .05), z = -.2 - .1 (w + 1).
+    # z is their mean, e = .2, and the output e^(z - .1)
+    problem = two_clients(regularizer=L1(0.5))
+    z = (0.2 - 0.1 * (2 * math.exp(0.15) - 4) - 0.2 - 0.1 * (math.exp(-0.25) + 1)) / 2
+    given = {"client_lr": 0.1, "local_steps": 2, "distance": "entropy"}
+    return FedDualAvg(problem.regularizer, **given), problem, [math.exp(z - 0.1)]
+
+
 CONTRACT = Contract(
     cases=[
         Case("dual averaging", q6_l1, ONE, 6000, 0, 1e-10),
         Case("five steps", q6_l1, FIVE, 6000, **about(1.46e-2)),
     ],
     sampled=[Case("half", q6_l1, {**ONE, **HALF}, 4000, 0, 0.2)],
-    first_rounds=[feddualavg, feddualavg_server_prox_only],
+    first_rounds=[feddualavg, feddualavg_server_prox_only, feddualavg_entropy],
     small={"client_lr": 0.1, "local_steps": 2},
     oracle="regularizer",
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from contract import Case, Contract, about
 from problems import HALF, q6_l1, two_clients
 
@@ -27,6 +29,17 @@ def fedmid_server_prox_only():
     return strategy, problem, [0.89]
 
 
+def fedmid_entropy():
+    # Duals are z = log v, 0 at first. Client 1: z = .2 - .05 = .15; v = e^.15, gradient 2 v - 4, so
+    # z = .15 - .1 (2 v - 4) - .05. Client 2: z = -.2 - .05 = -.25; v = e^-.25, gradient v + 1, so
+    # z = -.25 - .1 (v + 1) - .05. Server: their mean, minus .5 * .1 * 2
+    problem = two_clients(regularizer=L1(0.5))
+    first, second = math.exp(0.15), math.exp(-0.25)
+    mean = (0.1 - 0.1 * (2 * first - 4) - 0.3 - 0.1 * (second + 1)) / 2
+    given = {"client_lr": 0.1, "local_steps": 2, "distance": "entropy"}
+    return FedMiD(problem.regularizer, **given), problem, [math.exp(mean - 0.1)]
+
+
 CONTRACT = Contract(
     cases=[
         Case("biased at one step", q6_l1, ONE, 4000, **about(4.90e-2)),
@@ -35,7 +48,7 @@ CONTRACT = Contract(
         Case("server prox only", q6_l1, {**FIVE, **ONLY}, 4000, **about(1.78e-2)),
     ],
     sampled=[Case("half", q6_l1, {**ONE, **HALF}, 2000, 0, 0.3)],
-    first_rounds=[fedmid, fedmid_server_prox_only],
+    first_rounds=[fedmid, fedmid_server_prox_only, fedmid_entropy],
     small={"client_lr": 0.1, "local_steps": 2},
     oracle="regularizer",
 )
