@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from flower_fedcon.card import Card, first_sentence
 from flower_fedcon.core.method import Method
 from flower_fedcon.core.participation import Participation
@@ -90,7 +92,7 @@ def candidates(
     A method fits if its card's problem is this one, if it uses the problem's set or regularizer,
     and if it accepts the cohorts and the clients' constants when a run is set up.
     """
-    setup = setup_of(problem, participation)
+    setup, penalty = setup_of(problem, participation), _penalty(problem)
     fitting, others = [], {}
     for kind in (*algorithms().values(), *own_algorithms().values()):
         try:
@@ -113,7 +115,7 @@ def candidates(
         )
         if not reason:
             try:
-                settings, strategy = _made(kind, problem, participation, facts, setup)
+                settings, strategy = _made(kind, problem, participation, facts, setup, penalty)
             except FedConError as error:
                 reason = str(error)
             else:
@@ -137,6 +139,7 @@ def _made(
     participation: Participation,
     facts: Facts,
     setup: Setup,
+    penalty: float | None,
 ) -> tuple[dict[str, Any], FedConStrategy[Any]]:
     """Return settings with which a method accepts the problem, and its strategy.
 
@@ -145,6 +148,7 @@ def _made(
     """
     takes = parameters(kind)
     starts: dict[str, Any] = {name: start(facts) for name, start in _STARTS.items()}
+    starts["penalty"] = penalty and penalty / getattr(kind, "weaker", 1.0)
     if not facts.convex:
         starts["schedule"] = "nonconvex"
     offered = {name: value for name, value in starts.items() if name in takes and value is not None}
@@ -166,6 +170,18 @@ def _made(
         strategy.bind(setup)
         return open_, strategy
     return required, strategy
+
+
+def _penalty(problem: FederatedProblem) -> float | None:
+    """Return the rule of FedFW's card: max_i ||grad f_i(x0)|| / (N diameter)."""
+    if problem.constraint is None:
+        return None
+    steepest = max(float(np.linalg.norm(c.gradient(problem.start))) for c in problem.clients)
+    try:
+        diameter = float(problem.constraint.diameter_for(problem.layout.shape))
+    except FedConError:
+        return None
+    return steepest / (problem.num_clients * diameter) or None
 
 
 def _why(card: Card, kind: Kind, facts: Facts, burden: float) -> Iterator[str]:
