@@ -31,7 +31,7 @@ Several local steps a round, with x_bar as of the last exchange, are an open que
 and not offered. They would save rounds: on eight problems with 20 clients F - F* is after 300
 rounds 0.61, 0.30 and 0.17 of that of one step, with 2, 5 and 10 steps and this penalty (geometric
 means; at worst 1.35, 0.72, 0.43; in the first 30 rounds over the simplex up to 12). Each step sends
-an atom: after as many atoms, 100 and 300, ten steps a round have 2.8 and 1.9 times the F - F* of one
+an atom: after 100 and 300 atoms, ten steps a round have 2.8 and 1.9 times the F - F* of one step
 (docs/frank_wolfe_local_steps.py).
 
 Networks need the nonconvex schedule, since eta_1 = 1 erases the start, from which a network learns.
