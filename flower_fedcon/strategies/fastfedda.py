@@ -29,6 +29,12 @@ up. P needs them only as z = gamma w_0 + (mu/2) W - G: z alone is sent, for the 
 Symbols: mu = strong_convexity, gamma = damping, K = local_steps, psi = regularizer, q =
 weight_power, a = weight_shift.
 
+Bound, for K = 1 and everyone present, derived here since the paper's constants were not available:
+with phi = F + psi, c_t = gamma + (mu/2) t, gamma > L and gradients of variance sigma^2,
+    sum_{s=1..T} E[phi(w_s) - phi*] + (c_T/2) E||w_T - w*||^2
+        <= (gamma/2) ||w_0 - w*||^2 + sum_{s<T} sigma^2/(2 N (c_s - L)).
+It holds for CFedDA, and for each stage of MCFedDA from where the stage starts.
+
 State: none on the client; w and z on the server, and the sum of the points for the average.
 Wire: 2 vectors and 1 number down (2 numbers with weights); 1 vector up (2 for the average).
 Participation: any (the theory is for full). Clients keep nothing between rounds.

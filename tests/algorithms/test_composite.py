@@ -107,3 +107,54 @@ def test_only_one_client_trains():
     assert found.x.tobytes() == expected.x.tobytes()
     assert found["objective"][-1] == problem.objective(found.x)  # of everyone
     assert set(found["cohort"]) == {1}
+
+
+class Recorded:
+    """x'Qx/2 - b'x, whose gradients have noise and are kept."""
+
+    def __init__(self, Q, b, std, seed):
+        self.f, self.std, self.rng, self.seen = (
+            Quadratic(Q, b),
+            std,
+            np.random.default_rng(seed),
+            [],
+        )
+
+    def value(self, x):
+        return self.f.value(x)
+
+    def gradient(self, x):
+        self.seen.append(self.f.gradient(x) + self.std * self.rng.normal(size=x.shape))
+        return self.seen[-1]
+
+
+@pytest.mark.parametrize(("steps", "std"), [(1, 0.0), (1, 1.0), (8, 0.0), (8, 1.0)])
+def test_average_of_feddualavg_is_within_theorem_4_3(steps, std):
+    """B/(eta K R) + eta sigma^2/M + eta^2 L K sigma^2, for clients that are alike, with constants.
+
+    The average is the theorem's, of prox(mean_m z_m, eta t) after each local step t. Its own step's
+    model is 1/eta strongly convex, and the clients' points are as far from it as their noise: with
+    B = ||w* - x0||^2/2 the factors are 1, 1/(2 (1 - 2 eta L)) and exp(2 eta L K).
+    """
+    rng = np.random.default_rng(0)
+    A, clients, rounds, eta = rng.normal(size=(12, 6)), 5, 40, 0.01
+    Q, b, psi = A.T @ A, 4 * rng.normal(size=6), L1(1.0)
+    L, runs = np.linalg.eigvalsh(Q)[-1], 6 if std else 1
+    best = FederatedProblem([Quadratic(Q, b)], regularizer=psi).optimum
+    gaps = []
+    for seed in range(runs):
+        each = [Recorded(Q, b, std, (seed, m)) for m in range(clients)]
+        problem = FederatedProblem(each, regularizer=psi, x0=np.zeros(6))
+        method = FedDualAvg(psi, client_lr=eta, local_steps=steps)
+        history = simulate(method, problem, rounds, evaluate_every=0)
+        z = np.cumsum(np.mean([f.seen for f in each], axis=0), axis=0) * -eta
+        points = [psi.prox(own, eta * (t + 1)) for t, own in enumerate(z)]
+        assert len(points) == steps * rounds
+        assert points[-1] == pytest.approx(history.x, abs=1e-12)
+        x = np.mean(points, axis=0)
+        gaps.append(x @ Q @ x / 2 - b @ x + psi.value(x) - best.value)
+    variance, done = 6 * std**2, steps * rounds
+    bound = np.sum(best.x**2) / (2 * eta * done)
+    bound += eta * variance / clients / (2 * (1 - 2 * eta * L))
+    bound += eta**2 * L * steps * variance * np.exp(2 * eta * L * steps)
+    assert 0 < np.mean(gaps) <= bound

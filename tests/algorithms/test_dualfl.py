@@ -10,7 +10,7 @@ import contract  # noqa: F401  (before the cases, which import it)
 import numpy as np
 import pytest
 from cases.dualfl import invariant, states
-from harness import OpenRun, values
+from harness import OpenRun, client_states, values
 from nightly import nightly
 from problems import q6, q6_objectives, two_clients
 from q6_runs import lose, unknown
@@ -18,7 +18,7 @@ from q6_runs import lose, unknown
 from flower_fedcon import Bernoulli, FederatedProblem, Sample, simulate
 from flower_fedcon.core.participation import Full
 from flower_fedcon.objectives import LogisticRegression, Quadratic
-from flower_fedcon.problems import digits
+from flower_fedcon.problems import digits, quadratics
 from flower_fedcon.solvers import AOGM, GradientDescent, gap_tolerance
 from flower_fedcon.strategies import DualFL
 
@@ -99,6 +99,34 @@ def test_gap_rule_without_momentum():
     assert broadcast["tolerance"] == gap_tolerance(
         150, num_clients=6, strong_convexity=run.server.strategy.constants.nu, momentum=0.0
     )
+
+
+@pytest.mark.parametrize("momentum", [None, 0.0])
+@pytest.mark.parametrize("condition", [10.0, 100.0, 1000.0])
+def test_local_steps_are_those_of_an_accelerated_method(condition, momentum):
+    """About sqrt(kappa) log(1/tolerance) a round, with constants.
+
+    The paper analyses the local iterations after its rates, presumably in Theorems 3.4 and 3.5,
+    whose statements were not available: this is derived. h is L-smooth and nu-strongly convex.
+    After k steps h - h* <= (L + nu)/2 R^2 (1 - 1/sqrt kappa)^k, R the distance of the last round's
+    minimiser, and the gap is at most kappa (h - h*).
+    """
+    problem = quadratics(clients=6, columns=20, condition=condition, seed=0)
+    given = {} if momentum is None else {"momentum": momentum}
+    run = OpenRun(DualFL(stopping="gap", local_solver=AOGM(), **given), problem, 200)
+    done, at = 0, [np.zeros(20)] * 6
+    for _ in range(30):
+        tolerance = run.server.strategy.broadcast(run.state)["tolerance"]
+        run.play()
+        nu, L = run.server.strategy.constants.nu, max(f.smoothness for f in problem.objectives)
+        most = 0.0
+        for before, state in zip(at, client_states(run), strict=True):
+            far = np.linalg.norm(state.x - before) + math.sqrt(2 * tolerance / nu)
+            ratio = (L / nu) * (L + nu) / 2 * far**2 / tolerance
+            most += 1 + math.sqrt(L / nu) * max(0.0, math.log(ratio))
+        steps, done = run.server.work["iterations"] - done, run.server.work["iterations"]
+        assert steps <= most
+        at = [state.x for state in client_states(run)]
 
 
 # --- invariants -----------------------------------------------------------------------------------

@@ -294,3 +294,66 @@ def test_without_a_ball_and_with_a_huge_one():
     )
     assert free.x.tobytes() == huge.x.tobytes()
     assert free["downlink_bytes"][-1] < huge["downlink_bytes"][-1]
+
+
+# --- bounds ---------------------------------------------------------------------------------------
+#
+# The paper's constants were not available, so these are derived, for K = 1 and everyone present.
+# w_{t+1} minimises a model that is c_t = gamma + mu t/2 strongly convex, and the models' least
+# values build on each other, so that for phi = F + psi, any gamma > L and D = ||w_0 - w*||
+#     sum_{s <= T} E[phi(w_{s+1}) - phi*] + (c_T/2) E||w_{T+1} - w*||^2
+#         <= (gamma/2) D^2 + sum_{s < T} (noise/N) / (2 (c_s - L)),
+# within a ball, too. It is the paper's 1/T, and 1/(N T) for the noise, up to a logarithm.
+
+
+def stated(problem, gamma, rounds, noise=0.0):
+    """Return the right-hand side, mu and phi*."""
+    L = max(f.smoothness for f in problem.objectives)
+    far = np.sum((problem.start - problem.optimum.x) ** 2)
+    c = gamma + MU / 2 * np.arange(rounds)
+    return gamma / 2 * far + np.sum(noise / problem.num_clients / 2 / (c - L))
+
+
+@pytest.mark.parametrize("gamma", [25.0, 100.0])
+@pytest.mark.parametrize("method", [FastFedDA, CFedDA])
+def test_distance_and_average_are_within_the_bound(method, gamma):
+    problem = q6_l1()
+    steps = {"strong_convexity": MU, "damping": gamma, "local_steps": 1}
+    run, total = OpenRun(method(problem.regularizer, **steps), problem), 0.0
+    for t in range(1, 300):
+        total += problem.objective(run.play().x) - problem.optimum.value
+        away = (gamma + MU / 2 * t) / 2 * np.sum((run.x - problem.optimum.x) ** 2)
+        assert total + away <= stated(problem, gamma, t)
+
+
+@pytest.mark.parametrize("clients", [6, 24])
+def test_noise_of_gradients_is_within_the_bound(clients):
+    """The mean over runs; each client's gradient has noise of variance 0.3^2 in each entry."""
+    std, gamma, rounds, runs = 0.3, 40.0, 100, 10
+    whole = FederatedProblem(q6_l1().objectives * (clients // 6), regularizer=q6_l1().regularizer)
+    bound = stated(whole, gamma, rounds, noise=8 * std**2)
+    steps = {"strong_convexity": MU, "damping": gamma, "local_steps": 1}
+    found = []
+    for seed in range(runs):
+        method = FastFedDA(whole.regularizer, **steps)
+        history = simulate(method, whole.with_noise(std), rounds, seed=seed)
+        away = np.sum((history.x - whole.optimum.x) ** 2)
+        gaps = np.sum(history["objective"][-rounds:] - whole.optimum.value)
+        found.append(gaps + (gamma + MU / 2 * rounds) / 2 * away)
+    assert np.mean(found) <= bound
+
+
+def test_stages_are_within_the_bound_one_by_one():
+    """MCFedDA: a stage of R rounds brings w to its optimum by the square root of gamma/c_R."""
+    problem, gamma, rounds = q6_l1(), 25.0, 200
+    multiples = 4.0, 2.0, 1.0
+    stages = [(multiple, None, rounds) for multiple in multiples]
+    steps = {"strong_convexity": MU, "damping": gamma, "local_steps": 1, "stages": stages}
+    run, w = OpenRun(MCFedDA(problem.regularizer, **steps), problem, 3 * rounds), problem.start
+    for multiple in multiples:
+        weighed = FederatedProblem(
+            problem.objectives, regularizer=L1(0.6 * multiple), x0=problem.start
+        )
+        at = weighed.optimum.x
+        before, w = np.sum((w - at) ** 2), run.play(rounds).x
+        assert np.sum((w - at) ** 2) <= gamma / (gamma + MU / 2 * rounds) * before

@@ -70,6 +70,88 @@ def test_bound_of_theorem_1():
         assert value - optimum <= 2 * diameter**2 * smoothness / t + inner / math.sqrt(t)
 
 
+def stated(problem):
+    """Return D, L, G >= ||grad f_i|| on D, F* and the norm of the multiplier of x_i = x_bar."""
+    at, n = problem.optimum.x, problem.num_clients
+    diameter = problem.constraint.diameter_for(at.shape)
+    smoothness = max(f.smoothness for f in problem.objectives)
+    slopes = np.array([f.gradient(at) for f in problem.objectives])
+    steepest = np.linalg.norm(slopes, axis=1).max() + smoothness * diameter
+    dual = np.linalg.norm(slopes - slopes.mean(axis=0)) / n
+    return diameter, smoothness, steepest, problem.optimum.value, dual
+
+
+@pytest.mark.parametrize("penalty", [0.01, 0.1, 1.0])
+def test_clients_are_as_near_as_theorem_1_has_it(penalty):
+    """dist(X, C) <= Q(t), from which the theorem's bound on F follows."""
+    problem = l1ls()
+    n = problem.num_clients
+    diameter, smoothness, _, _, dual = stated(problem)
+    root = diameter * math.sqrt(penalty * (smoothness + n * penalty))
+    method = FedFW(problem.constraint, penalty=penalty)
+    found = simulate(method, problem, 400, certificates=True, evaluate_every=20)
+    t, consensus = np.array(found["round"]), np.array(found["consensus"])
+    bound = 2 / penalty * (dual + root) / np.sqrt(t + 1)
+    assert (math.sqrt(n) * consensus <= bound).all()
+
+
+def test_bound_of_theorem_3():
+    """Stochastic gradients: the proof's recursions, whose solution is of order t^(-1/3)."""
+    problem, penalty, rounds, runs = l1ls(), 0.1, 400, 8
+    n = problem.num_clients
+    diameter, smoothness, steepest, optimum, dual = stated(problem)
+    # A row's gradient differs from the mean's by (a a' - A'A/m) x - (a b - A'b/m).
+    corners = [e * sign for e in 5.0 * np.eye(50) for sign in (1, -1)]
+    noise = max(
+        np.mean(np.sum((f.A * (f.A @ x - f.b)[:, None] - f.gradient(x)) ** 2, axis=1))
+        for f in problem.objectives
+        for x in corners
+    )
+    error, gap, bounds = noise / n, 0.0, []
+    for t in range(1, rounds + 1):
+        eta, pull, rho = 9 / (t + 8), penalty * math.sqrt(t + 8), 4 / (t + 7) ** (2 / 3)
+        if t > 1:  # E||D_t - grad f(X_t)||^2, for X_t that has moved by eta_{t-1} sqrt(n) diameter
+            moved = (smoothness * diameter * 9 / (t + 7)) ** 2 / n
+            error = (1 - rho / 2) * error + rho**2 * noise / n + 2 * moved / rho
+        gap = (1 - eta) * gap + eta * math.sqrt(n * error) * diameter
+        gap += eta**2 / 2 * (smoothness + n * pull) * diameter**2
+        away = (dual + math.sqrt(dual**2 + 2 * pull * gap)) / pull
+        bounds.append(gap + steepest / math.sqrt(n) * away)
+    found = np.mean([
+        simulate(
+            FedFW(problem.constraint, penalty=penalty, gradient="stochastic", batch_size=1),
+            problem, rounds, seed=seed, engine="stacked",
+        )["objective"]
+        for seed in range(runs)
+    ], axis=0)  # fmt: skip
+    assert (found[-rounds:] - optimum <= bounds).all()
+    fitted = np.polyfit(np.log(np.arange(100, rounds)), np.log(bounds[100:]), 1)[0]
+    assert fitted < -0.25
+
+
+def own_truths():
+    """Least squares on twelve clients over the simplex, with truths of their own."""
+    rng = np.random.default_rng(8)
+    truth = rng.dirichlet(np.full(30, 0.2))
+    clients = []
+    for _ in range(12):
+        A = rng.normal(size=(20, 30))
+        own = truth + 0.1 * rng.normal(size=30)
+        clients.append(LeastSquares(A, A @ own))
+    return FederatedProblem(clients, constraint=Simplex(), x0=np.full(30, 1 / 30))
+
+
+@pytest.mark.parametrize("make", [l1ls, own_truths])
+def test_plus_is_ahead_by_the_rules(make):
+    """A twentieth of FedFW's penalty."""
+    problem = make()
+    gaps = {
+        kind: gap(simulate(kind(problem.constraint), problem, 300, engine="stacked").x, problem)
+        for kind in (FedFW, FedFWPlus)
+    }
+    assert gaps[FedFWPlus] < 0.6 * gaps[FedFW]
+
+
 # --- by hand --------------------------------------------------------------------------------------
 
 

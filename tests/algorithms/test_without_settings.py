@@ -33,6 +33,7 @@ from flower_fedcon.strategies import (
     FedAvg,
     FedDyn,
     FedFW,
+    FedFWPlus,
     FedLin,
     FedPD,
     FedProx,
@@ -158,15 +159,16 @@ def test_what_fedproxal_has_with_numbers_is_as_it_was():
         FedProxAL(penalty="auto")
 
 
-def test_the_penalty_of_frank_wolfe_is_the_rule_of_its_card(tmp_path):
+@pytest.mark.parametrize(("kind", "weaker"), [(FedFW, 1), (FedFWPlus, 20)])
+def test_the_penalty_of_frank_wolfe_is_the_rule_of_its_card(kind, weaker, tmp_path):
     constraint = L1Ball(0.3)
     problem = FederatedProblem(q6_objectives(), constraint=constraint)
     steepest = max(np.linalg.norm(f.gradient(np.zeros(8))) for f in problem.objectives)
-    rule = steepest / (6 * constraint.diameter_for((8,)))
-    left = simulate(FedFW(constraint), problem, 20).x
-    assert left.tobytes() == simulate(FedFW(constraint, penalty=rule), problem, 20).x.tobytes()
-    simulate(FedFW(constraint), problem, 8, run_dir=tmp_path, checkpoint_every=4)
-    resumed = simulate(FedFW(constraint), problem, 20, run_dir=tmp_path, resume=True)
+    rule = steepest / (weaker * 6 * constraint.diameter_for((8,)))
+    left = simulate(kind(constraint), problem, 20).x
+    assert left.tobytes() == simulate(kind(constraint, penalty=rule), problem, 20).x.tobytes()
+    simulate(kind(constraint), problem, 8, run_dir=tmp_path, checkpoint_every=4)
+    resumed = simulate(kind(constraint), problem, 20, run_dir=tmp_path, resume=True)
     assert resumed.x.tobytes() == left.tobytes()
 
 

@@ -29,7 +29,7 @@ from flower_fedcon.registry import algorithms, own_algorithms
 from flower_fedcon.regularizers import L1, NuclearNorm
 from flower_fedcon.runs.toml import write_value
 from flower_fedcon.sets import L1Ball
-from flower_fedcon.strategies import FedAvg
+from flower_fedcon.strategies import FedAvg, FedFW, FedFWPlus
 
 SIMS = ROOT / "sims"
 
@@ -105,8 +105,10 @@ def test_what_fits_follows_from_the_problem():
     assert others["FedFW"] == "needs constraint, which the problem does not have"
     assert others["Scaffold"].startswith("uses neither a constraint nor a regularizer")
     assert others["AveragedFW"].startswith("is refuted")
-    names, others, _ = advised(small(constraint=L1Ball(1.0)))
+    names, others, found = advised(small(constraint=L1Ball(1.0)))
     assert {"FedFW", "FedFWPlus", "FedDR"} <= set(names)
+    settings = {each.kind: each.settings for each in found}
+    assert settings[FedFW]["penalty"] == pytest.approx(20 * settings[FedFWPlus]["penalty"])
     assert len(names) + len(others) == len(algorithms()) + len(own_algorithms())
 
 

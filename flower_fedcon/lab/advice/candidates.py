@@ -148,7 +148,7 @@ def _made(
     """
     takes = parameters(kind)
     starts: dict[str, Any] = {name: start(facts) for name, start in _STARTS.items()}
-    starts["penalty"] = penalty
+    starts["penalty"] = penalty and penalty / getattr(kind, "weaker", 1.0)
     if not facts.convex:
         starts["schedule"] = "nonconvex"
     offered = {name: value for name, value in starts.items() if name in takes and value is not None}

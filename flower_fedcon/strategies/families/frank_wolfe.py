@@ -53,7 +53,7 @@ class FrankWolfe(Mirrored[State]):
     constraint : ConstraintSet
         D, bounded, with a linear minimisation oracle.
     penalty : float or "auto", optional
-        lambda_0 > 0; by default max_i ||grad f_i(x0)|| / (N diameter).
+        lambda_0 > 0; by default max_i ||grad f_i(x0)|| / (N diameter), divided by `weaker`.
     schedule : {"convex", "nonconvex"} (default: "convex")
         Step sizes that decrease with t, or constant ones, which need the number of rounds.
     gradient : {"full", "stochastic"} (default: "full")
@@ -69,6 +69,8 @@ class FrankWolfe(Mirrored[State]):
     needs_uniform = "x_bar is the mean of all x_i, whichever clients take part"
     release = Release("with everyone")
     needs_independent = "its server gives each round a different weight"
+    weaker = 1.0
+    """What the rule divides FedFW's penalty by."""
 
     def __init__(
         self,
@@ -109,8 +111,9 @@ class FrankWolfe(Mirrored[State]):
         return {"penalty": self._balanced}
 
     def _balanced(self) -> float:
-        """Return max_i ||grad f_i(x0)|| / (N diameter), which balances the terms of the bound."""
-        widths = self.setup.num_clients * self.constraint.diameter_for(self.setup.layout.shape)
+        """Return max_i ||grad f_i(x0)|| / (weaker N diameter): see FedFW, and FedFWPlus."""
+        diameter = self.constraint.diameter_for(self.setup.layout.shape)
+        widths = self.weaker * self.setup.num_clients * diameter
         steepest = self.steepest_for(f"penalty, about max_i ||grad f_i(x0)|| / {widths:.3g}")
         return steepest / widths if widths else UNIT  # the set is one point: any value works
 
