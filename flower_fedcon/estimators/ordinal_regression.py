@@ -80,7 +80,7 @@ class FederatedOrdinalRegression(ClassifierMixin, FederatedEstimator):  # type: 
 
     def _check(self, X: Any, y: Any) -> tuple[Any, Array]:
         given = self.levels
-        kind = getattr(y, "dtype", None)
+        kind: Any = getattr(y, "dtype", None)
         if given is None and getattr(kind, "ordered", False):
             given = list(kind.categories)
         X, y = self._validated(X, y)
@@ -138,5 +138,6 @@ class FederatedOrdinalRegression(ClassifierMixin, FederatedEstimator):  # type: 
 
     def predict(self, X: Any) -> Array:
         """Return the most probable class of each row."""
-        chosen: Array = self.classes_[self.predict_proba(X).argmax(axis=1)]
+        places = self.predict_proba(X).argmax(axis=1)
+        chosen: Array = self.classes_[places]
         return chosen

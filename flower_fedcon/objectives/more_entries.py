@@ -25,17 +25,17 @@ class MoreEntries(Objective):
         The number of entries of the form, the last of the model.
     """
 
-    takes: ClassVar[type]
+    takes: ClassVar[Any]
 
     def __init__(self, loss: Any, more: int) -> None:
         inner = loss.loss if isinstance(loss, WithOffset) else loss
-        if not isinstance(inner, self.takes) or inner.l2:  # type: ignore[attr-defined]
+        if not isinstance(inner, self.takes) or inner.l2:
             raise ConfigError(
                 f"{type(self).__name__} takes a {self.takes.__name__} without l2, got {loss!r}"
             )
         self.loss, self.inner, self.more = loss, inner, more
-        self.shape, self.dtype = (loss.shape[0] + more,), inner.dtype  # type: ignore[attr-defined]
-        self.num_examples, self.total_weight = inner.num_examples, inner.total_weight  # type: ignore[attr-defined]
+        self.shape, self.dtype = (loss.shape[0] + more,), inner.dtype
+        self.num_examples, self.total_weight = inner.num_examples, inner.total_weight
 
     @abstractmethod
     def terms(self, x: Array) -> tuple[Array, Array, Array, Array]:
