@@ -8,9 +8,11 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
 
 from flower_fedcon.errors import ConfigError, first_few
 from flower_fedcon.estimators.base import FederatedEstimator
+from flower_fedcon.estimators.logistic_regression import of_weight
 from flower_fedcon.objectives import ProportionalOdds, WithThresholds
 from flower_fedcon.tables.families import family_of
 from flower_fedcon.tables.families.ordinal import between_levels, thresholds_of
@@ -28,7 +30,7 @@ class FederatedOrdinalRegression(ClassifierMixin, FederatedEstimator):  # type: 
     Parameters
     ----------
     levels : sequence, optional
-        The classes in their order, three or more, the lowest first. By default numbers in
+        The classes in their order, the lowest first. By default numbers in
         ascending order, or the categories of an ordered `pandas.Categorical`.
 
     Attributes
@@ -75,6 +77,7 @@ class FederatedOrdinalRegression(ClassifierMixin, FederatedEstimator):  # type: 
     ) -> Self:
         """Fit the model of all clients' rows; see `FederatedElasticNet.fit`."""
         X, y = self._check(X, y)
+        self.classes_, y = of_weight(self.classes_, y, sample_weight)
         problem = self._problem(X, y, groups, sample_weight, offset, None, clusters)
         return self._fit_at(problem, 0.0, 0.0)
 
@@ -84,7 +87,8 @@ class FederatedOrdinalRegression(ClassifierMixin, FederatedEstimator):  # type: 
         if given is None and getattr(kind, "ordered", False):
             given = list(kind.categories)
         X, y = self._validated(X, y)
-        if given is None and y.dtype.kind not in "biuf":
+        check_classification_targets(y)
+        if given is None and y.dtype.kind not in "biuf" and len(np.unique(y)) > 2:
             raise ConfigError(
                 f"the classes {first_few([repr(v) for v in np.unique(y).tolist()])} have no order "
                 f'of their own: give levels, such as levels=["low", "middle", "high"]'
@@ -100,11 +104,10 @@ class FederatedOrdinalRegression(ClassifierMixin, FederatedEstimator):  # type: 
                 f"levels must be all classes of y, each once, got {self.classes_.tolist()!r}"
                 + (f" and y has {first_few(wrong)}" if wrong else "")
             )
-        if len(self.classes_) < 3 or not there.all():
+        if len(self.classes_) < 2 or not there.all():
             raise ValueError(
-                f"y must have three classes or more, each with a row, got "
-                f"{self.classes_[there].tolist()!r}: of two use FederatedLogisticRegression, and "
-                f"leave levels without rows out"
+                f"y must have two classes or more, each with a row, got {there.sum()} class of "
+                f"{self.classes_.tolist()!r}: leave levels without rows out"
             )
         order = np.argsort(self.classes_)
         return X, order[np.searchsorted(self.classes_, y, sorter=order)].astype(np.float64)
