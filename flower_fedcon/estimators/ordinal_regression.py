@@ -77,7 +77,8 @@ class FederatedOrdinalRegression(ClassifierMixin, FederatedEstimator):  # type: 
     ) -> Self:
         """Fit the model of all clients' rows; see `FederatedElasticNet.fit`."""
         X, y = self._check(X, y)
-        self.classes_, y = of_weight(self.classes_, y, sample_weight)
+        self._levels, y = of_weight(self._levels, y, sample_weight)
+        self.classes_ = self._levels
         problem = self._problem(X, y, groups, sample_weight, offset, None, clusters)
         return self._fit_at(problem, 0.0, 0.0)
 
@@ -93,27 +94,25 @@ class FederatedOrdinalRegression(ClassifierMixin, FederatedEstimator):  # type: 
                 f"the classes {first_few([repr(v) for v in np.unique(y).tolist()])} have no order "
                 f'of their own: give levels, such as levels=["low", "middle", "high"]'
             )
-        self.classes_ = np.unique(y) if given is None else np.asarray(given)
-        there = np.isin(self.classes_, y)
-        if (
-            len(np.unique(self.classes_)) < len(self.classes_)
-            or not np.isin(y, self.classes_).all()
-        ):
-            wrong = [repr(v) for v in np.unique(y[~np.isin(y, self.classes_)]).tolist()]
+        classes = np.unique(y) if given is None else np.asarray(given)
+        there = np.isin(classes, y)
+        if len(np.unique(classes)) < len(classes) or not np.isin(y, classes).all():
+            wrong = [repr(v) for v in np.unique(y[~np.isin(y, classes)]).tolist()]
             raise ValueError(
-                f"levels must be all classes of y, each once, got {self.classes_.tolist()!r}"
+                f"levels must be all classes of y, each once, got {classes.tolist()!r}"
                 + (f" and y has {first_few(wrong)}" if wrong else "")
             )
-        if len(self.classes_) < 2 or not there.all():
+        if len(classes) < 2 or not there.all():
             raise ValueError(
                 f"y must have two classes or more, each with a row, got {there.sum()} class of "
-                f"{self.classes_.tolist()!r}: leave levels without rows out"
+                f"{classes.tolist()!r}: leave levels without rows out"
             )
-        order = np.argsort(self.classes_)
-        return X, order[np.searchsorted(self.classes_, y, sorter=order)].astype(np.float64)
+        self._levels: Array = classes
+        order = np.argsort(classes)
+        return X, order[np.searchsorted(classes, y, sorter=order)].astype(np.float64)
 
     def _objective(self, X: Any, y: Array, weight: Array | None) -> Any:
-        return ProportionalOdds(X, y, len(self.classes_), sample_weight=weight, intercept=True)
+        return ProportionalOdds(X, y, len(self._levels), sample_weight=weight, intercept=True)
 
     def _completed(self, objective: Any) -> Any:
         return WithThresholds(objective)
