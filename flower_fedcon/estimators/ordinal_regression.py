@@ -65,23 +65,6 @@ class FederatedOrdinalRegression(ClassifierMixin, FederatedEstimator):  # type: 
     nodes: int = field(default=7, init=False)
     reml: bool = field(default=False, init=False)
 
-    def fit(
-        self,
-        X: Any,
-        y: Any,
-        groups: Any = None,
-        sample_weight: Any = None,
-        *,
-        offset: Any = None,
-        clusters: Any = None,
-    ) -> Self:
-        """Fit the model of all clients' rows; see `FederatedElasticNet.fit`."""
-        X, y = self._check(X, y)
-        self._levels, y = of_weight(self._levels, y, sample_weight)
-        self.classes_ = self._levels
-        problem = self._problem(X, y, groups, sample_weight, offset, None, clusters)
-        return self._fit_at(problem, 0.0, 0.0)
-
     def _check(self, X: Any, y: Any) -> tuple[Any, Array]:
         given = self.levels
         kind: Any = getattr(y, "dtype", None)
@@ -110,6 +93,23 @@ class FederatedOrdinalRegression(ClassifierMixin, FederatedEstimator):  # type: 
         self._levels: Array = classes
         order = np.argsort(classes)
         return X, order[np.searchsorted(classes, y, sorter=order)].astype(np.float64)
+
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        groups: Any = None,
+        sample_weight: Any = None,
+        *,
+        offset: Any = None,
+        clusters: Any = None,
+    ) -> Self:
+        """Fit the model of all clients' rows; see `FederatedElasticNet.fit`."""
+        X, y = self._check(X, y)
+        self._levels, y = of_weight(self._levels, y, sample_weight)
+        self.classes_ = self._levels
+        problem = self._problem(X, y, groups, sample_weight, offset, None, clusters)
+        return self._fit_at(problem, 0.0, 0.0)
 
     def _objective(self, X: Any, y: Array, weight: Array | None) -> Any:
         return ProportionalOdds(X, y, len(self._levels), sample_weight=weight, intercept=True)
