@@ -525,7 +525,7 @@ class FederatedEstimator(RandomEffects, BaseEstimator, FitSettings):  # type: ig
             warnings.warn(f"{type(self).__name__}: {alike}", ConvergenceWarning, stacklevel=4)
         self.history_ = replace(path, x=[self._as_given(np.asarray(x)) for x in path.x])
         self.n_iter_ = max(1, int(path.rounds.sum()))
-        self._take(self.history_.x[place])
+        self._take(np.asarray(self.history_.x[place]))
 
     @property
     def _feature_names(self) -> list[str]:

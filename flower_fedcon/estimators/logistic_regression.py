@@ -44,13 +44,7 @@ class _LogisticClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[
     def _problem(
         self, X: Any, y: Array, groups: Any, sample_weight: Any, *more: Any
     ) -> FederatedProblem:
-        weight = None if sample_weight is None else np.asarray(sample_weight)
-        if weight is not None and weight.shape == y.shape and (weight > 0).any():
-            there = np.unique(y[weight > 0])
-            if len(there) < 2:
-                raise ValueError("y must have two classes or more, got 1 class of positive weight")
-            y = np.minimum(np.searchsorted(there, y), len(there) - 1)
-            self.classes_ = self.classes_[there]
+        self.classes_, y = of_weight(self.classes_, y, sample_weight)
         return super()._problem(X, y, groups, sample_weight, *more)
 
     def _take(self, x: Array) -> None:
@@ -82,6 +76,23 @@ class _LogisticClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[
         places = (scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)
         chosen: Array = self.classes_[places]
         return chosen
+
+
+def of_weight(classes: Array, y: Array, sample_weight: Any) -> tuple[Array, Array]:
+    """Return the classes with rows of positive weight, and each row's place among them.
+
+    Raises
+    ------
+    ValueError
+        If there is only one.
+    """
+    weight = None if sample_weight is None else np.asarray(sample_weight)
+    if weight is None or weight.shape != y.shape or not (weight > 0).any():
+        return classes, y
+    there = np.unique(y[weight > 0]).astype(np.intp)
+    if len(there) < 2:
+        raise ValueError("y must have two classes or more, got 1 class of positive weight")
+    return classes[there], np.minimum(np.searchsorted(there, y), len(there) - 1)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

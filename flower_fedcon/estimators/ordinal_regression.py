@@ -8,9 +8,11 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
 
 from flower_fedcon.errors import ConfigError, first_few
 from flower_fedcon.estimators.base import FederatedEstimator
+from flower_fedcon.estimators.logistic_regression import of_weight
 from flower_fedcon.objectives import ProportionalOdds, WithThresholds
 from flower_fedcon.tables.families import family_of
 from flower_fedcon.tables.families.ordinal import between_levels, thresholds_of
@@ -28,7 +30,7 @@ class FederatedOrdinalRegression(ClassifierMixin, FederatedEstimator):  # type: 
     Parameters
     ----------
     levels : sequence, optional
-        The classes in their order, three or more, the lowest first. By default numbers in
+        The classes in their order, the lowest first. By default numbers in
         ascending order, or the categories of an ordered `pandas.Categorical`.
 
     Attributes
@@ -63,6 +65,35 @@ class FederatedOrdinalRegression(ClassifierMixin, FederatedEstimator):  # type: 
     nodes: int = field(default=7, init=False)
     reml: bool = field(default=False, init=False)
 
+    def _check(self, X: Any, y: Any) -> tuple[Any, Array]:
+        given = self.levels
+        kind: Any = getattr(y, "dtype", None)
+        if given is None and getattr(kind, "ordered", False):
+            given = list(kind.categories)
+        X, y = self._validated(X, y)
+        check_classification_targets(y)
+        if given is None and y.dtype.kind not in "biuf" and len(np.unique(y)) > 2:
+            raise ConfigError(
+                f"the classes {first_few([repr(v) for v in np.unique(y).tolist()])} have no order "
+                f'of their own: give levels, such as levels=["low", "middle", "high"]'
+            )
+        classes = np.unique(y) if given is None else np.asarray(given)
+        there = np.isin(classes, y)
+        if len(np.unique(classes)) < len(classes) or not np.isin(y, classes).all():
+            wrong = [repr(v) for v in np.unique(y[~np.isin(y, classes)]).tolist()]
+            raise ValueError(
+                f"levels must be all classes of y, each once, got {classes.tolist()!r}"
+                + (f" and y has {first_few(wrong)}" if wrong else "")
+            )
+        if len(classes) < 2 or not there.all():
+            raise ValueError(
+                f"y must have two classes or more, each with a row, got {there.sum()} class of "
+                f"{classes.tolist()!r}: leave levels without rows out"
+            )
+        self._levels: Array = classes
+        order = np.argsort(classes)
+        return X, order[np.searchsorted(classes, y, sorter=order)].astype(np.float64)
+
     def fit(
         self,
         X: Any,
@@ -75,42 +106,13 @@ class FederatedOrdinalRegression(ClassifierMixin, FederatedEstimator):  # type: 
     ) -> Self:
         """Fit the model of all clients' rows; see `FederatedElasticNet.fit`."""
         X, y = self._check(X, y)
+        self._levels, y = of_weight(self._levels, y, sample_weight)
+        self.classes_ = self._levels
         problem = self._problem(X, y, groups, sample_weight, offset, None, clusters)
         return self._fit_at(problem, 0.0, 0.0)
 
-    def _check(self, X: Any, y: Any) -> tuple[Any, Array]:
-        given = self.levels
-        kind = getattr(y, "dtype", None)
-        if given is None and getattr(kind, "ordered", False):
-            given = list(kind.categories)
-        X, y = self._validated(X, y)
-        if given is None and y.dtype.kind not in "biuf":
-            raise ConfigError(
-                f"the classes {first_few([repr(v) for v in np.unique(y).tolist()])} have no order "
-                f'of their own: give levels, such as levels=["low", "middle", "high"]'
-            )
-        self.classes_ = np.unique(y) if given is None else np.asarray(given)
-        there = np.isin(self.classes_, y)
-        if (
-            len(np.unique(self.classes_)) < len(self.classes_)
-            or not np.isin(y, self.classes_).all()
-        ):
-            wrong = [repr(v) for v in np.unique(y[~np.isin(y, self.classes_)]).tolist()]
-            raise ValueError(
-                f"levels must be all classes of y, each once, got {self.classes_.tolist()!r}"
-                + (f" and y has {first_few(wrong)}" if wrong else "")
-            )
-        if len(self.classes_) < 3 or not there.all():
-            raise ValueError(
-                f"y must have three classes or more, each with a row, got "
-                f"{self.classes_[there].tolist()!r}: of two use FederatedLogisticRegression, and "
-                f"leave levels without rows out"
-            )
-        order = np.argsort(self.classes_)
-        return X, order[np.searchsorted(self.classes_, y, sorter=order)].astype(np.float64)
-
     def _objective(self, X: Any, y: Array, weight: Array | None) -> Any:
-        return ProportionalOdds(X, y, len(self.classes_), sample_weight=weight, intercept=True)
+        return ProportionalOdds(X, y, len(self._levels), sample_weight=weight, intercept=True)
 
     def _completed(self, objective: Any) -> Any:
         return WithThresholds(objective)
@@ -138,5 +140,6 @@ class FederatedOrdinalRegression(ClassifierMixin, FederatedEstimator):  # type: 
 
     def predict(self, X: Any) -> Array:
         """Return the most probable class of each row."""
-        chosen: Array = self.classes_[self.predict_proba(X).argmax(axis=1)]
+        places = self.predict_proba(X).argmax(axis=1)
+        chosen: Array = self.classes_[places]
         return chosen

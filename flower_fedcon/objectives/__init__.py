@@ -31,10 +31,10 @@ from flower_fedcon.objectives.nonsmooth import (
 )
 from flower_fedcon.objectives.nonsmooth import SupportVectorMachine as SupportVectorMachine
 from flower_fedcon.objectives.offset import WithOffset as WithOffset
-from flower_fedcon.objectives.ordinal import ProportionalOdds as ProportionalOdds
-from flower_fedcon.objectives.ordinal import WithThresholds as WithThresholds
 from flower_fedcon.objectives.private_objective import PrivateObjective as PrivateObjective
 from flower_fedcon.objectives.profiled import Profiled as Profiled
+from flower_fedcon.objectives.proportional_odds import ProportionalOdds as ProportionalOdds
+from flower_fedcon.objectives.proportional_odds import WithThresholds as WithThresholds
 from flower_fedcon.objectives.quadratic import Quadratic as Quadratic
 from flower_fedcon.objectives.quadratic_assignment import QuadraticAssignment as QuadraticAssignment
 from flower_fedcon.objectives.random_intercepts import RandomIntercepts as RandomIntercepts

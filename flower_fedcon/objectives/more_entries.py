@@ -25,17 +25,18 @@ class MoreEntries(Objective):
         The number of entries of the form, the last of the model.
     """
 
-    takes: ClassVar[type]
+    takes: ClassVar[Any]
 
     def __init__(self, loss: Any, more: int) -> None:
         inner = loss.loss if isinstance(loss, WithOffset) else loss
-        if not isinstance(inner, self.takes) or inner.l2:  # type: ignore[attr-defined]
+        if not isinstance(inner, self.takes) or inner.l2:
             raise ConfigError(
                 f"{type(self).__name__} takes a {self.takes.__name__} without l2, got {loss!r}"
             )
         self.loss, self.inner, self.more = loss, inner, more
-        self.shape, self.dtype = (loss.shape[0] + more,), inner.dtype  # type: ignore[attr-defined]
-        self.num_examples, self.total_weight = inner.num_examples, inner.total_weight  # type: ignore[attr-defined]
+        self.columns = int(loss.shape[0])  # the entries that are not of the form
+        self.shape, self.dtype = (loss.shape[0] + more,), inner.dtype
+        self.num_examples, self.total_weight = inner.num_examples, inner.total_weight
 
     @abstractmethod
     def terms(self, x: Array) -> tuple[Array, Array, Array, Array]:
@@ -67,7 +68,7 @@ class MoreEntries(Objective):
 
     def scores(self, x: Array) -> Array:
         """Return <a_i, x>, offsets included."""
-        at = x[: -self.more]
+        at = x[: self.columns]
         if isinstance(self.loss, WithOffset):
             at = self.loss.full(at)
         scores: Array = self.inner._scores(at, self.inner.rows)
@@ -80,7 +81,7 @@ class MoreEntries(Objective):
     def at(self, x: Array) -> Any:
         """Return the loss of this form."""
         inner = copy.copy(self.inner)
-        self.formed(inner, x[-self.more :])
+        self.formed(inner, x[self.columns :])
         if not isinstance(self.loss, WithOffset):
             return inner
         whole = copy.copy(self.loss)
@@ -97,23 +98,24 @@ class MoreEntries(Objective):
 
     def gradient(self, x: Array) -> Array:
         """Return the gradient at x."""
-        own = self.at(x).gradient(x[: -self.more])
+        own = self.at(x).gradient(x[: self.columns])
         derivatives: Array = np.append(own, self._mean(self.terms(x)[1]))
         return derivatives
 
     def indefinite_hessian(self, x: Array) -> Array:
         """Return the matrix of second derivatives at x, unchanged: sums over clients need it."""
-        d, more = self.shape[0], self.more
+        d, p = self.shape[0], self.columns
         _, _, cross, curves = self.terms(x)
         matrix = np.empty((d, d), self.dtype)
-        matrix[:-more, :-more] = self.at(x).hessian(x[:-more])
+        matrix[:p, :p] = self.at(x).hessian(x[:p])
+        if not self.more:
+            return matrix
         w = self.inner.weights
         counts = (cross.T if w is None else w * cross.T) / len(cross)
         pulled = np.stack([self.inner._pull(one, self.inner.rows) for one in np.atleast_2d(counts)])
         kept = self.loss.entries if isinstance(self.loss, WithOffset) else slice(None)
-        matrix[-more:, :-more] = pulled[:, kept]
-        matrix[:-more, -more:] = pulled[:, kept].T
-        matrix[-more:, -more:] = self._mean(curves)
+        matrix[p:, :p], matrix[:p, p:] = pulled[:, kept], pulled[:, kept].T
+        matrix[p:, p:] = self._mean(curves)
         return matrix
 
     def subset(self, rows: Array) -> Self:

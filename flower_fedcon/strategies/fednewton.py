@@ -13,14 +13,13 @@ it is higher than at the last accepted point w, the server takes x := (x + w) / 
 sampling m_i is that of the client's last round, without this safeguard, and x stays at the start
 until all clients have replied, so that all first m_i are models around it. The method converges
 quadratically. Under sampling it then converges superlinearly, from a start that is near enough; for
-quadratic f_i it converges in that round.
+quadratic f_i it converges in that round. Negative curvature of m, as of a likelihood far from its
+maximum, counts with the other sign, so that x still descends; at a minimum there is none.
 
 State: none on the client; x, w, m, the first m and, under sampling, all m_i on the server (N d^2/2
 numbers).
 Wire: 1 vector down; 1 array of (d+1)(d+2)/2 numbers up: for models of up to some thousand entries.
 The m_i of least squares are the client's moments A'A and A'b themselves.
-Negative curvature of m, as of a likelihood far from its maximum, is taken with the other sign, so
-that x still descends; at a minimum there is none.
 Participation: any; exact.
 First contact: with a model around the start, where x waits for all clients that are ever asked.
 Lost state: nothing to lose.

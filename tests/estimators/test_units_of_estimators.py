@@ -168,7 +168,7 @@ def test_where_rounding_is_the_limit_a_warning_names_the_column():
     table = pd.DataFrame({"dose": ROWS[:, 0], "ticks": 1.7e9 + seconds})
     own = fitted((FederatedLasso(0.0), SCORE), table)
     centred = fitted((FederatedLasso(0.0), SCORE), table.assign(ticks=seconds))
-    np.testing.assert_allclose(own[0], centred[0], rtol=1e-8)
+    np.testing.assert_allclose(own.coef_, centred.coef_, rtol=1e-8)
     with pytest.warns(ConvergenceWarning, match=r"column '1' only .*e-1[23] is not a"):
         FederatedLasso(0.0).fit(sp.csr_matrix(table.to_numpy()), SCORE, groups=GROUPS)
     # Exactly collinear columns have no coefficients of their own.

@@ -15,7 +15,7 @@ from flower_fedcon.tables.families import names_of
 from flower_fedcon.tables.noisy_sums import check_public
 
 NEEDS = {"logistic": {"positive": ["yes"]}, "multinomial": {"classes": ["a", "b", "c"]},
-         "cox": {"event": "e"}}  # fmt: skip
+         "cox": {"event": "e"}, "ordinal": {"levels": ["a", "b", "c"]}}  # fmt: skip
 BASE = {"target": "y", "features": numeric("x", "u", c="categorical")}
 COX = {"event": "e", "ties": "efron"}
 
@@ -50,7 +50,8 @@ def test_a_formula_and_a_list_of_terms_are_one_schema():
 
 def test_the_page_s_schemas():
     schemas = [tomllib.loads(block) for block in blocks("toml", "docs/tables.md")]
-    cox, both = Schema.load(schemas[2]), schemas[3]
+    cox, both, ordinal = Schema.load(schemas[2]), schemas[4], Schema.load(schemas[3])
+    assert (ordinal.loss, ordinal.levels) == ("ordinal", ("none", "mild", "severe"))
     assert (cox.loss, cox.target, cox.event) == ("cox", "months", "died")
     features = numeric("age", "chol", "dose", sex="categorical")
     assert set(both) == {"formula", "terms"}

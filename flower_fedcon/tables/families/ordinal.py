@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.objectives.ordinal import (
+from flower_fedcon.objectives.proportional_odds import (
     ProportionalOdds,
     WithThresholds,
     gaps_of,

@@ -211,7 +211,7 @@ class Estimates:
         return replace(self, values=values, covariance=V, names=tuple(names))
 
     def in_units(self, matrix: Array) -> Estimates:
-        """Return the estimates in the columns' own units, with what the family says of them."""
+        """Return the estimates in the columns' own units, with the family's notes."""
         found = self.mapped(matrix, self.names)
         told = self.family.told(found.names, found.values, found.covariance)
         return replace(found, notes=(*found.notes, *told))

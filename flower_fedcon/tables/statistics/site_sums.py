@@ -119,7 +119,7 @@ def fitted(objective: Any, x: Array) -> Fitted:
     at: Array = x
     loss: Any = f
     if isinstance(f, MoreEntries):
-        loss, at = f.at(x), x[: -f.more]
+        loss, at = f.at(x), x[: f.columns]
     if type(loss) is WithOffset:
         loss, at = loss.loss, loss.full(at)
     if loss.l2:
@@ -280,7 +280,7 @@ def row_scores(at: Fitted) -> RowScores:
     rows = loss.rows[:, kept_columns(at)]
     if isinstance(at.f, MoreEntries):
         dense = rows if isinstance(rows, np.ndarray) else rows.toarray()
-        more = -at.f.terms(at.x)[1].reshape(len(dense), -1)
+        more = -at.f.terms(at.x)[1].reshape(len(dense), at.f.more)
         return RowScores(at.w, None, np.concatenate([-slopes[:, None] * dense, more], 1))
     return RowScores(at.w, slopes, rows)
 

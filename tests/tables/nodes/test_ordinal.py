@@ -14,7 +14,7 @@ from tabular import coefficients, deal, kept, numeric, run
 
 from flower_fedcon import FederatedProblem, Policy, load_model, simulate
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.estimators import FederatedOrdinalRegression
+from flower_fedcon.estimators import FederatedLogisticRegression, FederatedOrdinalRegression
 from flower_fedcon.objectives import ProportionalOdds, WithOffset, WithThresholds
 from flower_fedcon.strategies import CompositeFL, FedNewton
 from flower_fedcon.tables import Schema
@@ -122,6 +122,25 @@ def test_weights_of_zero_and_copies():
         np.testing.assert_allclose(a, b, rtol=1e-10)
 
 
+def test_two_classes_are_logistic_regression():
+    X, y = drawn(4)
+    two = FederatedOrdinalRegression(inference="model").fit(X, y > 1, np.arange(90) % 3)
+    odds = FederatedLogisticRegression(C=np.inf, inference="model").fit(X, y > 1)
+    np.testing.assert_allclose(two.coef_, odds.coef_[0], rtol=1e-6)
+    np.testing.assert_allclose(-two.thresholds_, odds.intercept_, rtol=1e-6)
+    np.testing.assert_allclose(two.bse_, odds.bse_[0], rtol=1e-6)
+
+
+def test_a_class_of_weight_0_counts_nowhere():
+    X, y = drawn(4)
+    some = y != 2
+    weighted = FederatedOrdinalRegression().fit(X, y, sample_weight=some.astype(float))
+    without = FederatedOrdinalRegression().fit(X[some], y[some])
+    assert weighted.classes_.tolist() == without.classes_.tolist() == [0, 1, 3]
+    np.testing.assert_allclose(weighted.coef_, without.coef_, rtol=1e-12)
+    np.testing.assert_allclose(weighted.thresholds_, without.thresholds_, rtol=1e-12)
+
+
 X3, Y3 = drawn(5)
 
 
@@ -130,7 +149,7 @@ X3, Y3 = drawn(5)
     [
         (lambda: FederatedOrdinalRegression().fit(X3, np.array(LEVELS)[Y3.astype(int)]),
          "have no order of their own: give levels"),
-        (lambda: FederatedOrdinalRegression().fit(X3, Y3 > 1), "three classes or more"),
+        (lambda: FederatedOrdinalRegression().fit(X3, 0 * Y3), "two classes or more"),
         (lambda: FederatedOrdinalRegression(levels=[0, 1, 2]).fit(X3, Y3), "y has 3.0"),
         (lambda: FederatedOrdinalRegression(levels=[0, 1, 2, 3, 4]).fit(X3, Y3), "without rows"),
         (lambda: ProportionalOdds(X3, Y3 + 0.5, 4), "must be 0, 1, ..., 3"),

@@ -37,7 +37,7 @@ class ProportionalOdds(LinearModel):
     y : array of int, shape (m,)
         Classes in their order, 0 to num_classes - 1.
     num_classes : int
-        >= 3; of two use `LogisticRegression`.
+        >= 2.
     l2 : float
         >= 0.
     sample_weight, intercept
@@ -70,7 +70,7 @@ class ProportionalOdds(LinearModel):
         sample_weight: object = None,
         intercept: bool = False,
     ) -> None:
-        self.num_classes = count("ProportionalOdds(num_classes)", num_classes, minimum=3)
+        self.num_classes = count("ProportionalOdds(num_classes)", num_classes, minimum=2)
         super().__init__(A, y, l2, sample_weight=sample_weight, intercept=intercept)
         self.gaps = np.ones(self.num_classes - 2)
 
@@ -151,7 +151,7 @@ class WithThresholds(MoreEntries):
         from scipy.special import expit
 
         here = copy.copy(self.inner)
-        self.formed(here, x[-self.more :])
+        self.formed(here, x[self.columns :])
         s, y, gaps = self.scores(x), here.targets.astype(np.intp), here.gaps
         a, b = here.ends(here.targets)
         short = np.minimum(gaps, 700.0)  # whose exponentials are numbers
@@ -178,7 +178,7 @@ class WithThresholds(MoreEntries):
         """
         matrix = self.indefinite_hessian(x)
         bends = np.minimum(self._mean(self.terms(x)[1]), 0.0)
-        places = np.arange(self.shape[0] - self.more, self.shape[0])
+        places = np.arange(self.columns, self.shape[0])
         matrix[places, places] -= bends
         return matrix if columns is None else matrix[np.ix_(columns, columns)]
 
