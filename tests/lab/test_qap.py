@@ -49,6 +49,19 @@ def test_chr12a_is_the_instance():
         chr12a(clients=145)
 
 
+def test_chr12a_starts_beside_its_centre():
+    centre = np.full((12, 12), 1 / 12)
+    near, far = (chr12a(spread=spread, seed=0).x0 for spread in (1e-9, 1.0))
+    assert Birkhoff(12).contains(far, 1e-12)
+    assert near - centre == pytest.approx(1e-9 * (far - centre), abs=1e-16)
+    assert np.abs(far - chr12a(spread=1.0, seed=1).x0).max() > 0.1
+    for wrong in ({"spread": 0.5}, {"seed": 0}):
+        with pytest.raises(ConfigError, match="give both, or neither"):
+            chr12a(**wrong)
+    with pytest.raises(ConfigError, match="spread must be at most 1"):
+        chr12a(spread=2.0, seed=0)
+
+
 def test_frank_wolfe_on_chr12a():
     problem = chr12a()
     totals = {}
