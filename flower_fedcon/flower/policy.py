@@ -53,7 +53,8 @@ class Policy:
         "prepare" *: sums over the columns of a node's table. "statistics" *: sums over its rows at
         a fitted model, for standard errors. "curves": events and rows at risk at the schema's
         `curve_times`. "alone": coefficients and information of a fit to the node's rows alone.
-        "baseline": the baseline hazard of a Cox model at the schema's `curve_times`.
+        "baseline": the baseline hazard of a Cox model at the schema's `curve_times`. "risk_sets":
+        sums over rows at risk at the times of all events, which reveal single rows.
     min_rows : int (default: 1)
         A node with fewer rows (`num_examples`) takes no part. A table's node sends nothing based on
         fewer rows: no column's mean, category, number of rows of a class of the outcome, or metric

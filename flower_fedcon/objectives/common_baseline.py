@@ -73,7 +73,8 @@ def event_times(f: CoxRegression) -> SharedTimes:
 
 def cox_of(objective: Any) -> CoxRegression:
     """Return the loss of a site's rows, which may have an offset."""
-    return objective.loss if isinstance(objective, WithOffset) else objective
+    loss: CoxRegression = objective.loss if isinstance(objective, WithOffset) else objective
+    return loss
 
 
 class SiteRisks:
@@ -350,7 +351,7 @@ class CommonBaseline(Objective):
         """Return f(x)."""
         t = self._terms(x)
         observed = float(self._observed @ x) + self._offsets
-        return (float(t.weights @ np.log(t.sums)) - observed) / self.total_weight
+        return float(t.weights @ np.log(t.sums) - observed) / float(self.total_weight)
 
     def gradient(self, x: Array) -> Array:
         """Return the gradient at x."""
@@ -361,7 +362,7 @@ class CommonBaseline(Objective):
     def hessian(self, x: Array, columns: Array | None = None) -> Array:
         """Return the matrix of second derivatives at x."""
         ones = np.ones((1, len(self.counts)))
-        hessian = self._covariances(x, ones)[0] / self.total_weight
+        hessian: Array = self._covariances(x, ones)[0] / self.total_weight
         return hessian if columns is None else hessian[np.ix_(columns, columns)]
 
     def _covariances(self, x: Array, factors: Array) -> Array:
@@ -423,7 +424,8 @@ class CommonBaseline(Objective):
 
     @cached_property
     def _variances(self) -> Array:
-        return np.maximum(np.diag(self.hessian(np.zeros(self.shape))), 0.0)
+        variances: Array = np.maximum(np.diag(self.hessian(np.zeros(self.shape))), 0.0)
+        return variances
 
     def entry_curvatures(self) -> Array:
         """Return the curvatures at 0."""
