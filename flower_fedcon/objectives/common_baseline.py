@@ -71,10 +71,9 @@ def event_times(f: CoxRegression) -> SharedTimes:
     return SharedTimes(pairs[:, 0], pairs[:, 1])
 
 
-def cox_of(objective: Any) -> CoxRegression:
+def cox_of(objective: Any) -> Any:
     """Return the loss of a site's rows, which may have an offset."""
-    loss: CoxRegression = objective.loss if isinstance(objective, WithOffset) else objective
-    return loss
+    return objective.loss if isinstance(objective, WithOffset) else objective
 
 
 class SiteRisks:

@@ -164,7 +164,7 @@ def test_nodes_tell_what_their_policy_lists(folder, monkeypatch):
 
 @on_grid
 def test_nodes_fit_one_baseline_hazard_if_their_policy_allows_it(folder):
-    """On all times of events with the word in their policies, on a grid with sums of enough rows."""
+    """On all times of events with the word in their policies; on a grid by sums of enough rows."""
     files = sorted(folder.glob("*.csv"))
     stated = {name: value for name, value in STATED.items() if name != "curve_times"}
     stated |= {"stratified": False, "test_fraction": 0.0}
