@@ -15,7 +15,7 @@ from flower_fedcon.strategies import FedNewton
 from flower_fedcon.survival import kaplan_meier, logrank
 from flower_fedcon.tables import Schema
 from flower_fedcon.tables.builders import tables
-from flower_fedcon.tables.statistics.risk_sets import _merging
+from flower_fedcon.tables.statistics.risk_sums import _merging
 
 NAMES = ("x1", "x2", "x3", "t", "e", "w", "z", "g", "cl", "ent")
 
