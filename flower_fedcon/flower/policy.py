@@ -54,7 +54,8 @@ class Policy:
         a fitted model, for standard errors. "curves": events and rows at risk at the schema's
         `curve_times`. "levels": sums over its columns by the categories of the schema's
         `describe_by`. "alone": coefficients and information of a fit to the node's rows alone.
-        "baseline": the baseline hazard of a Cox model at the schema's `curve_times`.
+        "baseline": the baseline hazard of a Cox model at the schema's `curve_times`. "risk_sets":
+        sums over rows at risk at the times of all events, which reveal single rows.
     min_rows : int (default: 1)
         A node with fewer rows (`num_examples`) takes no part. A table's node sends nothing based on
         fewer rows: no column's mean, category, number of rows of a class of the outcome, or metric

@@ -71,7 +71,7 @@ def event_times(f: CoxRegression) -> SharedTimes:
     return SharedTimes(pairs[:, 0], pairs[:, 1])
 
 
-def cox_of(objective: Any) -> CoxRegression:
+def cox_of(objective: Any) -> Any:
     """Return the loss of a site's rows, which may have an offset."""
     return objective.loss if isinstance(objective, WithOffset) else objective
 
@@ -350,7 +350,7 @@ class CommonBaseline(Objective):
         """Return f(x)."""
         t = self._terms(x)
         observed = float(self._observed @ x) + self._offsets
-        return (float(t.weights @ np.log(t.sums)) - observed) / self.total_weight
+        return float(t.weights @ np.log(t.sums) - observed) / float(self.total_weight)
 
     def gradient(self, x: Array) -> Array:
         """Return the gradient at x."""
@@ -361,7 +361,7 @@ class CommonBaseline(Objective):
     def hessian(self, x: Array, columns: Array | None = None) -> Array:
         """Return the matrix of second derivatives at x."""
         ones = np.ones((1, len(self.counts)))
-        hessian = self._covariances(x, ones)[0] / self.total_weight
+        hessian: Array = self._covariances(x, ones)[0] / self.total_weight
         return hessian if columns is None else hessian[np.ix_(columns, columns)]
 
     def _covariances(self, x: Array, factors: Array) -> Array:
@@ -423,7 +423,8 @@ class CommonBaseline(Objective):
 
     @cached_property
     def _variances(self) -> Array:
-        return np.maximum(np.diag(self.hessian(np.zeros(self.shape))), 0.0)
+        variances: Array = np.maximum(np.diag(self.hessian(np.zeros(self.shape))), 0.0)
+        return variances
 
     def entry_curvatures(self) -> Array:
         """Return the curvatures at 0."""

@@ -203,8 +203,9 @@ class CoxRegression(LinearModel):
             return self._sets.met(values)
         # A row is at risk at the events of its own time and before: of its group and later groups.
         parts = np.split(values, self._group[self._starts[1:]])
-        met = np.concatenate([np.cumsum(part[::-1], axis=0)[::-1] for part in parts])
-        return met[self._group]
+        met: Array = np.concatenate([np.cumsum(part[::-1], axis=0)[::-1] for part in parts])
+        of_rows: Array = met[self._group]
+        return of_rows
 
     def _running(self, values: Array) -> Array:
         """Return the running sums over the rows of each stratum."""

@@ -180,7 +180,7 @@ class Schema:
         allow them (the word "risk_sets" in its policy), or there is a grid:
     baseline_times : sequence of float, optional
         With ``stratified = false``: ascending times of a grid on which nodes send these sums. Each
-        node merges small counts; see `flower_fedcon.tables.statistics.risk_sets`.
+        node merges small counts; see `flower_fedcon.tables.statistics.risk_sums`.
     curve_times : sequence of float, optional
         For "cox": ascending times at which nodes count events and rows at risk before round 1. The
         run's report then has Kaplan-Meier curves. A node's policy must allow it;

@@ -17,7 +17,7 @@ from flower_fedcon.runs.toml import read_toml, write_value
 from flower_fedcon.runs.toml_schema import check_keys, check_table, check_types, context
 from flower_fedcon.tables.builders import tables
 from flower_fedcon.tables.schema import Schema
-from flower_fedcon.tables.wing import ALONE, BASELINE, CURVES, LEVELS
+from flower_fedcon.tables.wing import ALONE, BASELINE, CURVES, LEVELS, RISK_SETS
 from flower_fedcon.validation import parameters
 
 _METHOD = "FedNewton"
@@ -176,7 +176,10 @@ class Study:
         names += [ALONE] * bool(self._own.get("heterogeneity"))
         names += [LEVELS] * bool(self.schema.describe_by)
         if self.schema.curve_times:
-            names += [CURVES, *([BASELINE] * bool(self._own.get("inference")))]
+            own = self.schema.stratified and self._own.get("inference")
+            names += [CURVES, *([BASELINE] * bool(own))]
+        if not (self.schema.stratified or self.schema.baseline_times):
+            names.append(RISK_SETS)
         return ",".join(names)
 
     def deploy(self, folder: Path) -> str:

@@ -34,7 +34,7 @@ _most = later(f"{_SUMS}site_limits:most")
 _of_clusters = later(f"{_SUMS}site_limits:of_clusters")
 _check_parameters = later(f"{_SUMS}site_limits:check_parameters")
 _at_agreed_times = later("flower_fedcon.tables.at_node:check_times")
-_at_allowed_times = later(f"{_SUMS}risk_sets:check_times")
+_at_allowed_times = later(f"{_SUMS}risk_sums:check_times")
 _keep_effects = later("flower_fedcon.tables.at_node:keep_effects")
 
 
@@ -134,7 +134,7 @@ _EVERY = (
     _statistic("in_time", "hazards:in_time", counted=True),
     Exchange(
         RISK_SETS,
-        later(f"{_SUMS}risk_sets:answer"),
+        later(f"{_SUMS}risk_sums:answer"),
         action=STATISTICS,
         words=(RISK_SETS,),
         allowed=True,

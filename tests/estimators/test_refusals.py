@@ -78,7 +78,7 @@ ARGUMENTS = [
     (lambda: lasso(algorithm=FedNewton(), participation=Sample(count=2)), "name the algo"),
     (lambda: FederatedLassoCV(rule="2se").fit(X, Y), "rule must be one of 'min', '1se'"),
     (lambda: linear(np.full(60, 1e308)), r"sum from 1e-300 to 1.8e308, got inf"),
-    (lambda: cox(stratified=False), r"their times would have to leave the sites\. Keep each"),
+    (lambda: cox(stratified="no"), "stratified must be True or False, got 'no'"),
     (lambda: cox(0.1).proportionality(), r"needs a fit without a penalty, got alpha=0\.1"),
     (lambda: cox().proportionality("km"), "'log', 'rank', 'identity'"),
     (lambda: cox(y=TIMES - [1.0, 0.0]).proportionality("log"), "needs times of events above 0"),

@@ -2,7 +2,7 @@
 
 Such a likelihood is not a sum of the sites' functions, so rounds cannot maximise it. They find the
 model in which each site is a stratum. From there the server takes Newton steps, each with two
-exchanges of sums over the rows at risk (`flower_fedcon.tables.statistics.risk_sets`).
+exchanges of sums over the rows at risk (`flower_fedcon.tables.statistics.risk_sums`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from flower_fedcon.solvers.units import units_of
 from flower_fedcon.tables.ending.convergence import Convergence, least_weight, separating
 from flower_fedcon.tables.ending.final_intercepts import OfTables
 from flower_fedcon.tables.preparation import Preparation
-from flower_fedcon.tables.statistics.risk_sets import (
+from flower_fedcon.tables.statistics.risk_sums import (
     QUESTIONS,
     TIMES,
     agreed_times,

@@ -160,3 +160,41 @@ def test_nodes_tell_what_their_policy_lists(folder, monkeypatch):
     merged = there(few, few).hazards
     assert merged.baselines["race1"][0] == 0 < merged.baselines["race1"][-1]
     assert "fewer than 25 events, the least by its policy" in merged.test  # of race0's 12 events
+
+
+@on_grid
+def test_nodes_fit_one_baseline_hazard_if_their_policy_allows_it(folder):
+    """On all times of events with the word in their policies; on a grid by sums of enough rows."""
+    files = sorted(folder.glob("*.csv"))
+    stated = {name: value for name, value in STATED.items() if name != "curve_times"}
+    stated |= {"stratified": False, "test_fraction": 0.0}
+
+    def there(schema, config):
+        grid = make_grid(files, schema)
+        for node in grid.nodes.values():
+            node.node_config |= config
+        return run_on(grid, schema, 12, inference="robust").report
+
+    def here(schema, **more):
+        made = tables(data=f"{folder}/*.csv", schema=schema, inference="robust", **more)
+        return simulate(FedNewton(made.regularizer), made, 12).report
+
+    allowed = {"policy.phases": "train,evaluate,prepare,statistics,risk_sets"}
+    found, known = there(Schema.load(stated), allowed), here(stated)
+    np.testing.assert_array_equal(found.estimates.values, known.estimates.values)
+    np.testing.assert_array_equal(found.estimates.covariance, known.estimates.covariance)
+    np.testing.assert_array_equal(found.hazards.curves["all"], known.hazards.curves["all"])
+    d = rossi()
+    pooled = FederatedCoxRegression(0.0, ties="efron", inference="robust")
+    pooled.fit(d[COLUMNS], d[["week", "arrest"]])
+    np.testing.assert_allclose(found.estimates.values, pooled.coef_, atol=1e-9)
+    np.testing.assert_allclose(found.estimates.bse, pooled.bse_, rtol=1e-8)
+    by_default = there(Schema.load(stated), {})
+    assert "no common baseline hazard" in by_default.text
+    assert "not risk_sets" in by_default.text
+    assert by_default.estimates is None
+    on_grid_of = stated | {"baseline_times": [float(week) for week in range(4, 53, 4)]}
+    merged = there(Schema.load(on_grid_of), {"policy.min-rows": 5})
+    whole = here(on_grid_of)
+    assert merged.estimates.events > 100  # of 114
+    np.testing.assert_allclose(merged.estimates.values, whole.estimates.values, atol=0.05)

@@ -57,7 +57,7 @@ def check_times(site: Site, down: Payload) -> None:
         )
     if site.data is None:  # in this process
         return
-    schema = getattr(site.data.data, "schema", None)
+    schema = getattr(getattr(site.data, "data", None), "schema", None)
     grid = () if schema is None else schema.baseline_times
     if not grid:
         site.bounds.check_phase(RISK_SETS)
@@ -105,6 +105,8 @@ def told(objective: Any, down: Payload, least: int = 1) -> Payload:
     site = SiteRisks(objective, shared, np.zeros_like(x), strata, merged)
     names = ("factors", "hazards", "shared", "means", "power", "clustered")
     more = {name: down[name] for name in names if name in down}
+    if question == "meat" and more["power"] not in (1.0, 2.0):  # a higher one shows single rows
+        raise ConfigError(f"scores are weighted by w or w^2, got the power {more['power']}")
     if question == "meat" and more["clustered"] and site.clusters is not None:
         expect_clusters(site.clusters, site.w, len(x), least)
     return ANSWERS[question](site, x, **more)
