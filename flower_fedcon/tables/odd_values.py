@@ -17,6 +17,7 @@ _ALONE = 0.2  # of the others' range: so far from them one row is said, too
 _SEVERAL = 4  # values: with fewer a negative one is not taken for a code
 _FEW = 20  # rows: with fewer nothing is said
 _MEASURED = 10  # values: with fewer they may be doses or codes
+_RARE = 0.2  # of the rows: a value in more of them is rather nothing than missing
 _APART = 3.0  # times the range of most rows: a gap to others in another unit
 
 
@@ -96,7 +97,9 @@ def _negative_codes(rows: Mapping[float, int]) -> Iterator[float]:
 
 
 def _zero_apart(rows: Mapping[float, int]) -> bool:
-    """Return whether 0 occurs repeatedly below measured values that are far from it.
+    """Return whether 0 occurs in some rows below measured values that are far from it.
+
+    In many rows it may mean that there is nothing.
 
     >>> _zero_apart({0.0: 3} | {18.0 + k: 2 for k in range(12)})
     True
@@ -104,7 +107,8 @@ def _zero_apart(rows: Mapping[float, int]) -> bool:
     (False, False)
     """
     value, *others = rows
-    if value != 0 or rows[value] < 2 or len(others) < _MEASURED:
+    few = 2 <= rows[value] <= _RARE * sum(rows.values())
+    if value != 0 or not few or len(others) < _MEASURED:
         return False
     return others[0] > 0.5 * (others[-1] - others[0])
 
