@@ -17,6 +17,7 @@ _ALONE = 0.2  # of the others' range: so far from them one row is said, too
 _SEVERAL = 4  # values: with fewer a negative one is not taken for a code
 _FEW = 20  # rows: with fewer nothing is said
 _MEASURED = 10  # values: with fewer they may be doses or codes
+_SURE = 0.05  # of the spread: how finely a mean must be written
 _RARE = 0.2  # of the rows: a value in more of them is rather nothing than missing
 _APART = 3.0  # times the range of most rows: a gap to others in another unit
 
@@ -171,8 +172,11 @@ def totals(columns: Mapping[str, Array]) -> Iterator[str]:
             total = math.fsum(above) / (1 if what == "sums" else len(above))
             digits = len(f"{values[-1]:.6f}".rstrip("0").partition(".")[2])
             near = abs(values[-1] - total) <= 0.5 * 10.0**-digits * (1 + 1e-6) + 1e-12 * abs(total)
+            told = 10.0**-digits <= _SURE * above.std()  # else they are near by chance
+            if what == "sums":
+                told = not above.min() <= total <= above.max()
             others += not near
-            found += [repr(name)] if near else []
+            found += [repr(name)] if near and told else []
         if len(found) >= 2 and not others:
             yield (
                 f"the last row has the {what} of all rows above it in columns {', '.join(found)}: "
