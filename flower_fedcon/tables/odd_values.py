@@ -100,7 +100,7 @@ def _negative_codes(rows: Mapping[float, int]) -> Iterator[float]:
 def _zero_apart(rows: Mapping[float, int]) -> bool:
     """Return whether 0 occurs in some rows below measured values that are far from it.
 
-    In many rows it may mean that there is nothing.
+    In many rows it may stand for nothing, as a dose does.
 
     >>> _zero_apart({0.0: 3} | {18.0 + k: 2 for k in range(12)})
     True
