@@ -131,8 +131,8 @@ def _survival_curves(
         colour, down = COLOURS[list(lines).index(arm) % len(COLOURS)], -5.5 - 1.25 * k
         name = arm if len(lines) > 1 else ""
         axis.annotate(name, (0.0, 0.0), (-1.5, down), ha="right", color=colour, **small)
-        for at, n in numbers:
-            axis.annotate(f"{n:.0f}", (at, 0.0), (0.0, down), ha="center", color=colour, **small)
+        for when, n in numbers:
+            axis.annotate(f"{n:.0f}", (when, 0.0), (0.0, down), ha="center", color=colour, **small)
     axis.set_ylabel("without an event")
     if len(lines) > 1:
         axis.legend(fontsize="small")
