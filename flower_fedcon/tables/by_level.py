@@ -69,7 +69,8 @@ def told_by_level(table: SiteRows, down: Payload, least: int, cell: int) -> dict
     places = codes(np.array(agreed[schema.describe_by]), tuple(own.tolist()))
 
     def by_agreed(of_own: Array) -> Array:
-        told: Array = np.zeros((len(places), *of_own.shape[1:]))
+        hidden = np.isnan(of_own).any(axis=0)  # in a level without rows, too
+        told: Array = np.where(hidden, np.nan, np.zeros((len(places), *of_own.shape[1:])))
         told[places >= 0] = of_own[places[places >= 0]]
         return told
 

@@ -230,7 +230,7 @@ def _distance(one: Array, other: Array) -> float:
     """
     (m, s), (mean, spread) = one.tolist(), other.tolist()
     apart = abs(m - mean) / math.sqrt((s * s + spread * spread) / 2)
-    return apart + abs(math.log(s / spread))
+    return float(apart + abs(math.log(s / spread)))
 
 
 def _years(column: str, names: Sequence[str], observed: Array, sums: Array) -> list[str]:

@@ -17,6 +17,8 @@ _ALONE = 0.2  # of the others' range: so far from them one row is said, too
 _SEVERAL = 4  # values: with fewer a negative one is not taken for a code
 _FEW = 20  # rows: with fewer nothing is said
 _MEASURED = 10  # values: with fewer they may be doses or codes
+_SURE = 0.05  # of the spread: how finely a mean must be written
+_RARE = 0.2  # of the rows: a value in more of them is rather nothing than missing
 _APART = 3.0  # times the range of most rows: a gap to others in another unit
 
 
@@ -96,7 +98,9 @@ def _negative_codes(rows: Mapping[float, int]) -> Iterator[float]:
 
 
 def _zero_apart(rows: Mapping[float, int]) -> bool:
-    """Return whether 0 occurs repeatedly below measured values that are far from it.
+    """Return whether 0 occurs in some rows below measured values that are far from it.
+
+    In many rows it may stand for nothing, as a dose does.
 
     >>> _zero_apart({0.0: 3} | {18.0 + k: 2 for k in range(12)})
     True
@@ -104,7 +108,8 @@ def _zero_apart(rows: Mapping[float, int]) -> bool:
     (False, False)
     """
     value, *others = rows
-    if value != 0 or rows[value] < 2 or len(others) < _MEASURED:
+    few = 2 <= rows[value] <= _RARE * sum(rows.values())
+    if value != 0 or not few or len(others) < _MEASURED:
         return False
     return others[0] > 0.5 * (others[-1] - others[0])
 
@@ -167,8 +172,11 @@ def totals(columns: Mapping[str, Array]) -> Iterator[str]:
             total = math.fsum(above) / (1 if what == "sums" else len(above))
             digits = len(f"{values[-1]:.6f}".rstrip("0").partition(".")[2])
             near = abs(values[-1] - total) <= 0.5 * 10.0**-digits * (1 + 1e-6) + 1e-12 * abs(total)
+            told = 10.0**-digits <= _SURE * above.std()  # else they are near by chance
+            if what == "sums":
+                told = not above.min() <= total <= above.max()
             others += not near
-            found += [repr(name)] if near else []
+            found += [repr(name)] if near and told else []
         if len(found) >= 2 and not others:
             yield (
                 f"the last row has the {what} of all rows above it in columns {', '.join(found)}: "

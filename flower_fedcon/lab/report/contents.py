@@ -269,8 +269,8 @@ def _read_tables(run: RunContents, part: Callable[..., Any]) -> None:
     run.model = part(_model, MODEL, "")
     columns, what = ("time", "survival", "lower", "upper"), "its survival curves are"
     run.survival = part(partial(_table, numbers=columns, what=what), names.CURVES, [])
-    columns, what = ("time", "at_risk"), "its numbers at risk are"
-    run.at_risk = part(partial(_table, numbers=columns, what=what), names.AT_RISK, [])
+    numbers, what = ("time", "at_risk"), "its numbers at risk are"
+    run.at_risk = part(partial(_table, numbers=numbers, what=what), names.AT_RISK, [])
     columns, what = ("values", "mean", "std_dev", "share"), "its columns by site are"
     run.described = part(partial(_table, numbers=columns, what=what), names.DESCRIPTIVES, [])
     run.quality = part(_quality, names.QUALITY, {})

@@ -122,16 +122,17 @@ def _survival_curves(
         axis.fill_between(at, *steps[1:], step="post", color=colour, alpha=0.2, linewidth=0)
     axis.set_ylim(0.0, 1.02)
     axis.set_xlim(left=0.0)
-    below = ["At risk"] * bool(at_risk) + [""] * len(at_risk)
-    axis.set_xlabel("\n".join([time, *below]))
+    axis.set_xlabel("\n".join([time, *[""] * (len(at_risk) + bool(at_risk))]))
+    small = {"xycoords": ("data", "axes fraction"), "textcoords": "offset fontsize",
+             "fontsize": "small", "annotation_clip": False}  # fmt: skip
+    if at_risk:  # below the axis and its label
+        axis.annotate("at risk", (0.0, 0.0), (-1.5, -4.2), ha="right", **small)
     for k, (arm, numbers) in enumerate(at_risk.items()):
-        colour, down = COLOURS[list(lines).index(arm) % len(COLOURS)], -(3.6 + 1.15 * k)
-        place = {"xycoords": ("data", "axes fraction"), "textcoords": "offset fontsize",
-                 "fontsize": "small", "color": colour, "annotation_clip": False}  # fmt: skip
+        colour, down = COLOURS[list(lines).index(arm) % len(COLOURS)], -5.5 - 1.25 * k
         name = arm if len(lines) > 1 else ""
-        axis.annotate(name, (0.0, 0.0), (-1.5, down), ha="right", **place)
-        for at, n in numbers:
-            axis.annotate(f"{n:.0f}", (at, 0.0), (0.0, down), ha="center", **place)
+        axis.annotate(name, (0.0, 0.0), (-1.5, down), ha="right", color=colour, **small)
+        for when, n in numbers:
+            axis.annotate(f"{n:.0f}", (when, 0.0), (0.0, down), ha="center", color=colour, **small)
     axis.set_ylabel("without an event")
     if len(lines) > 1:
         axis.legend(fontsize="small")

@@ -262,8 +262,8 @@ class Report:
                 writer.writerows([arm, *map(repr, row)] for row in zip(*columns, strict=True))
             write_text(folder / CURVES, out.getvalue())
             times = np.append(0.0, self.curves.times)
-            columns = as_columns(self.curves.arms, times, self.curves.left)
-            write_csv(folder / AT_RISK, columns)
+            numbers = as_columns(self.curves.arms, times, self.curves.left)
+            write_csv(folder / AT_RISK, numbers)
         if self.hazards is not None:
             self.hazards.write(folder)
         if self.heterogeneity is not None and self.estimates is not None:
