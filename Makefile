@@ -27,10 +27,11 @@ test:  ## all tests but the nightly ones
 quick:  ## the quickest tests of every room: half a minute
 	$(BIN)/pytest -n 2 -m quick
 
-flower:  ## what speaks Flower, on another version of it: make flower FLWR=1.41
+flower:  ## what speaks Flower, on another version of it: make flower FLWR=1.41, or FLWR=nightly
 	@test -n "$(FLWR)" || { echo "which one? make flower FLWR=1.41" >&2; exit 2; }
 	python3 -m venv .venv-flwr
-	.venv-flwr/bin/pip install --quiet -e ".[dev]" "flwr[simulation]==$(FLWR).*"
+	.venv-flwr/bin/pip install --quiet -e ".[dev]" $(if $(filter nightly,$(FLWR)),,"flwr[simulation]==$(FLWR).*")
+	$(if $(filter nightly,$(FLWR)),.venv-flwr/bin/pip install --quiet --pre --upgrade --force-reinstall --no-deps flwr-nightly)
 	.venv-flwr/bin/pytest -n 2 tests/flower tests/tables/nodes tests/training
 
 versions:  ## what people call, on other versions: make versions RESOLUTION=lowest-direct PYTHON=python3.11

@@ -46,6 +46,25 @@ class RunResult(Result):
     history: History = field(default_factory=lambda: History(np.empty(0)))
 
 
+class _Stop:
+    """Flower's `should_stop` as a callback."""
+
+    __name__ = "should_stop"
+
+    def __init__(
+        self,
+        should_stop: Callable[[int, Result], bool],
+        result: Result,
+        arrays: Callable[[], ArrayRecord],
+    ) -> None:
+        self._should_stop, self._result, self._arrays = should_stop, result, arrays
+
+    def __call__(self, record: Record) -> bool:
+        """Return whether to stop after this round, with the result so far."""
+        self._result.arrays = self._arrays()
+        return bool(self._should_stop(int(record["round"]), self._result))
+
+
 def in_one_line(numbers: Mapping[str, float], between: str = ", ") -> str:
     """Return numbers by name, the first of many.
 
@@ -125,6 +144,7 @@ class GridRun:
         initial: ArrayRecord | Any | None,
         plan: Plan,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        should_stop: Callable[[int, Result], bool] | None = None,
     ) -> RunResult:
         """Meet the clients, play the rounds, and return model and history."""
         began, unit = time.monotonic(), self._unit.upper()
@@ -182,7 +202,10 @@ class GridRun:
                 f"; without {in_words(missing)}" if missing else "",
             )
 
-        self.open(initial, replace(plan, callbacks=[report, *plan.callbacks], evaluate=evaluate))
+        callbacks = [report, *plan.callbacks]
+        if should_stop is not None:
+            callbacks.append(_Stop(should_stop, result, self.arrays))
+        self.open(initial, replace(plan, callbacks=callbacks, evaluate=evaluate))
         started, before = time.monotonic(), self._server.round
         if not before:
             first = centrally(0)  # like Flower's strategies

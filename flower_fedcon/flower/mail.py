@@ -85,6 +85,17 @@ class Known(NamedTuple):
     key: bytes
 
 
+class _Gone(logging.Handler):
+    """Keeps what Flower's log says of a reply whose objects cannot be pulled."""
+
+    said = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the last line of this kind."""
+        if "objects unavailable" in str(record.msg):
+            self.said = readable(record.getMessage())
+
+
 class Post:
     """Sends messages over a grid and collects the replies.
 
@@ -155,7 +166,7 @@ class Post:
         waiting, unsent = {}, []
         for message in messages:
             key, node = message.metadata.message_id, message.metadata.dst_node_id
-            if key in sent:
+            if key and key in sent:  # for one that is not sent Flower gives None, or ""
                 waiting[key] = node
             else:
                 fault = Fault("the message to it could not be sent: see Flower's log", silent=True)
@@ -185,15 +196,24 @@ class Post:
 
     def _pull(self, waiting: dict[str, int]) -> list[Message | tuple[str, Fault]]:
         """Return the replies that have come; a fault for one that Flower cannot read."""
+        if not waiting:
+            return []
+        replies: list[Message | tuple[str, Fault]] = []
         try:
-            return [*self._read(list(waiting))] if waiting else []
+            come, missing = self._read(list(waiting))
+            if not missing:
+                return [*come]
+            replies += come
         except RoundError:
             raise
         except Exception as error:  # for one reply, or the whole grid: ask for each separately
-            _log.warning("replies cannot be read: %s", readable(repr(error)))
-        replies: list[Message | tuple[str, Fault]] = []
-        heard = len(waiting) == 1
+            missing = readable(repr(error))
+        _log.warning("replies cannot be read: %s", missing)
+        known = {one.metadata.reply_to_message_id for one in replies if isinstance(one, Message)}
+        heard = len(waiting) == 1 or bool(known)
         for key in waiting:
+            if key in known:
+                continue
             one = self._pull_one(key)
             heard |= not isinstance(one, Fault)
             replies += [(key, one)] if isinstance(one, Fault) else one
@@ -201,20 +221,35 @@ class Post:
                 break
         return replies if heard else []  # otherwise it is the grid, which may come back
 
-    def _read(self, keys: list[str]) -> list[Message]:
-        """Return the readable replies to these messages that have come."""
-        return _answered(lambda: list(self._grid.pull_messages(keys)))
+    def _read(self, keys: list[str]) -> tuple[list[Message], str]:
+        """Return the readable replies to these messages that have come.
+
+        A reply whose objects are gone Flower leaves out, from version 1.43 on, and says so only in
+        its log. What it says is returned, too.
+        """
+        gone = _Gone(logging.ERROR)
+        log = logging.getLogger("flwr")
+        log.addHandler(gone)
+        try:
+            replies = _answered(lambda: list(self._grid.pull_messages(keys)))
+        finally:
+            log.removeHandler(gone)
+        return replies, gone.said
 
     def _pull_one(self, key: str) -> list[Message] | Fault:
         """Return the reply to one message; a fault if it cannot be read twice."""
         for _ in range(2):
             self.node_ids()  # an error of the SuperLink: wait until it is back
             try:
-                return self._read([key])
+                replies, missing = self._read([key])
             except RoundError:
                 raise
             except Exception as error:
-                fault = Fault(f"its reply cannot be read: {readable(repr(error))}")
+                missing = readable(repr(error))
+            else:
+                if not missing:
+                    return replies
+            fault = Fault(f"its reply cannot be read: {missing}")
         return fault
 
     def exchange(self, messages: Sequence[Message], how: Waiting) -> list[Arrival]:

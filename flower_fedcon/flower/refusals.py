@@ -12,7 +12,8 @@ from functools import partial
 from types import FrameType, FunctionType
 from typing import Any
 
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, repr_of
+from flower_fedcon.runs.history import EarlyStopping
 
 _INSTEAD = "give the strategy privacy=flower_fedcon.privacy.GaussianDP(...) instead"
 _CLIPS = "clips the difference between upload and broadcast, which are not both models here"
@@ -105,6 +106,27 @@ def check_shares(strategy: Any) -> None:
             'GaussianDP(noise_by="clients") needs secure aggregation, since each upload has only a '
             "share of the noise: give secure_aggregation=SecAggPlus(), or let the server add the "
             "noise"
+        )
+
+
+def check_stop(strategy: Any, should_stop: Any) -> None:
+    """Raise unless this can be `should_stop` of a run of the strategy.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if isinstance(should_stop, EarlyStopping) or not callable(should_stop):
+        raise ConfigError(
+            f"should_stop is a function of a round's number and the result, as in Flower, got "
+            f"{repr_of(should_stop)}: EarlyStopping and other functions of a record are "
+            f"start(callbacks=[...])"
+        )
+    if strategy.privacy is not None and strategy.privacy.noise_multiplier:
+        raise ConfigError(
+            "should_stop sees what clients have measured, which no noise protects, so the number "
+            "of rounds would reveal something of it. In a private run give rounds or a budget of "
+            "epsilon, or callbacks=[EarlyStopping(..., unsafe=True)], which epsilon does not count"
         )
 
 

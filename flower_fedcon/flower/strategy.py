@@ -12,7 +12,7 @@ from flower_fedcon.core.method import State
 from flower_fedcon.engines.patience import Patience
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.flower.from_fedavg import instead_of
-from flower_fedcon.flower.refusals import check_callers
+from flower_fedcon.flower.refusals import check_callers, check_stop
 from flower_fedcon.flower.summary import SummarisedMethod
 from flower_fedcon.runs.plan import Plan
 from flower_fedcon.validation import takes_fields, with_fields
@@ -20,6 +20,7 @@ from flower_fedcon.validation import takes_fields, with_fields
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
     from flwr.serverapp import Grid
+    from flwr.serverapp.strategy import Result
 
     from flower_fedcon.flower.grid_run import GridRun, RunResult
     from flower_fedcon.privacy import SecAggPlus
@@ -58,6 +59,7 @@ class FlowerStrategy(SummarisedMethod[State]):
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        should_stop: Callable[[int, Result], bool] | None = None,
         *,
         plan: Plan | None = None,
         patience: Patience | None = None,
@@ -90,6 +92,9 @@ class FlowerStrategy(SummarisedMethod[State]):
             Flower, with "server-round" added. Hyperparameters are this strategy's arguments.
         evaluate_fn : callable, optional
             Central evaluation, as in Flower: (round, arrays) -> MetricRecord or None.
+        should_stop : callable, optional
+            As in Flower 1.43: (round, result) -> bool, asked after each recorded round; if it is
+            true, the run ends. With it each round is recorded, unless `evaluate_every` says less.
         plan : Plan, optional
             How the run proceeds, and what it writes: `Plan(num_rounds=3, evaluate_every=10)`. With
             a `run_dir` the audit log is on. A ServerApp that was killed continues from its
@@ -139,8 +144,17 @@ class FlowerStrategy(SummarisedMethod[State]):
             if text := instead_of(name):
                 raise ConfigError(f"start has no argument {name!r}: {text}")
         settings |= {name: value for name, value in flowers.items() if value is not None}
+        if should_stop is not None:
+            check_stop(self, should_stop)
+            if plan is None:
+                settings.setdefault("evaluate_every", 1)
         given = plan or PLAN, patience or Patience()
         plan, patience = with_fields("start", settings, *given)
+        if should_stop is not None and not plan.evaluate_every:
+            raise ConfigError(
+                "should_stop is asked after recorded rounds, and evaluate_every=0 records only the "
+                "last: give evaluate_every=1"
+            )
         if isinstance(rule := self.participation, Buffered):  # before nodes are asked
             check_flow(self)
             check_no_race(self)
@@ -161,7 +175,7 @@ class FlowerStrategy(SummarisedMethod[State]):
             schema,
             site_effects,
         )
-        return self._grid_run.play(initial_arrays, plan, evaluate_fn)
+        return self._grid_run.play(initial_arrays, plan, evaluate_fn, should_stop)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
