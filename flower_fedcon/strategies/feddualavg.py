@@ -49,7 +49,6 @@ from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.server.schedules import Schedule
-from flower_fedcon.sets import Simplex
 from flower_fedcon.solvers.bregman import Distance
 from flower_fedcon.strategies.families.local_steps import LocalProxSteps, StepOptions
 from flower_fedcon.validation import Array
@@ -139,11 +138,8 @@ class FedDualAvg(LocalProxSteps[FedDualAvgState]):
         return self.safe_ladder(value) if name == "client_lr" else super().ladder(name, value)
 
     def arguments(self) -> dict[str, Any]:
-        """Return the hyperparameters, with the two by which checkpoints of 0.1.0 know h."""
-        simplex = getattr(self.regularizer, "constraint", None)
-        known = self.distance == "entropy" and isinstance(simplex, Simplex)
-        radius = simplex.radius if known else None
-        return {**super().arguments(), "distance": self.distance, "simplex_radius": radius}
+        """Return the hyperparameters, and what checkpoints of 0.1.0 have for h = ||w||^2/2."""
+        return {**super().arguments(), "distance": self.distance, "simplex_radius": None}
 
     def elapsed(self, r: float) -> float:
         """Return e_r = eta_s eta_c r K, the sum of the steps so far."""

@@ -305,6 +305,14 @@ def test_arguments_of_distances_are_checked():
         simulate(FedDualAvg(apart.constraint, client_lr=0.1, distance="entropy"), apart, 2)
 
 
+@BOTH
+@pytest.mark.parametrize("h", ["euclidean", "entropy", PNorm(1.3)], ids=str)
+def test_a_run_s_folder_states_what_makes_it_again(kind, h):
+    made = kind(Simplex(), client_lr=0.1, distance=h)
+    stated = {name: value for name, value in made.arguments().items() if value is not None}
+    assert kind(**stated).arguments() == made.arguments()
+
+
 def test_files_and_messages_carry_them():
     for h in (Entropy(), PNorm(1.3), QuadraticForm(DIAGONAL)):
         assert argument("distance", tabled(h)) == h
