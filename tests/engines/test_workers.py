@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from agreement import untimed
-from test_engines import problem_of, strategy_of
+from every_method import problem_of, strategy_of
 
 from flower_fedcon import FederatedProblem, simulate
 from flower_fedcon.errors import ConfigError, FedConError, RoundError
@@ -25,7 +25,7 @@ play = partial(simulate, on_mismatch="warn")
 
 
 def case(name: str) -> tuple[Any, FederatedProblem]:
-    return strategy_of(name), problem_of(name)
+    return strategy_of(name, 6), problem_of(name, 6)
 
 
 @pytest.mark.parametrize("name", ["fedfw", "dualfl", "fedsgm", "scaffnew"])

@@ -39,25 +39,28 @@ def test_the_command_has_those_of_survfit(tmp_path, run_command, monkeypatch):
     assert [float(r["time"]) for r in rows] == [0.0, 500.0, 1000.0, 1500.0, 2000.0]
 
 
-@given(st.integers(0, 10**6), st.integers(1, 8))
-def test_no_step_is_small(seed, least):
+@given(st.integers(0, 10**6), st.integers(1, 8), st.booleans())
+def test_no_step_is_small(seed, least, late):
     rng = np.random.default_rng(seed)
     rows = int(rng.integers(1, 80))
     time, event = rng.integers(1, 20, rows) / 4, rng.random(rows) < 0.5
     arm, points = rng.integers(0, 2, rows), np.arange(0.0, 6.0, 0.5)
-    told = numbers_at_risk(time, event, arm, 2, points, least)
+    entry = np.floor(rng.random(rows) * time * 4) / 4 if late else None
+    early = np.full(rows, -1.0) if entry is None else np.where(entry > 0, entry, -1.0)
+    told = numbers_at_risk(time, event, arm, 2, points, least, entry=entry)
     for k in range(2):
         here = arm == k
-        exact = np.array([(here & (time >= t)).sum() for t in points])
+        exact = np.array([(here & (early < t) & (time >= t)).sum() for t in points])
         if least == 1:
             np.testing.assert_array_equal(told[:, k], exact)
         steps = np.flatnonzero(np.diff(told[:, k]))
-        assert (told[:, k] >= exact)[told[:, k] > 0].all()
+        assert late or (told[:, k] >= exact)[told[:, k] > 0].all()
         since = -np.inf
         for step in steps:
             end = points[step + 1]
             left = here & (time >= since) & (time < end)
-            for part in (left & event, left & ~event):
+            entered = here & (early >= since) & (early < end)
+            for part in (left & event, left & ~event, entered * (since >= 0)):
                 assert part.sum() == 0 or part.sum() >= least
             since = end
         assert ((told[:, k] == 0) | (told[:, k] >= least)).all()
