@@ -52,7 +52,7 @@ class Summary(str):
             ("Observations", f"{found.n:.10g}"),
             *([] if sites is None else [("Sites", str(sites))]),
             *([("Weights", SAMPLING)] if found.weights == SAMPLING else []),
-            ("Parameters", str(found.counted)),
+            ("Parameters", f"{found.counted}" + f" + {found.more}" * bool(found.more)),
             ("Standard errors", errors),
             ("Log-likelihood", _number(found.loglik)),
             ("AIC", _number(found.aic)),
