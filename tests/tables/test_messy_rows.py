@@ -287,3 +287,20 @@ def test_rows_of_another_site_are_said_with_those_alike_by_chance(tmp_path, run_
     out = check(tmp_path, run_command, {"a": a, "b": b}, schema)
     assert "of the 120 rows of" in out
     assert "by chance): are they counted twice?" in out
+
+
+@pytest.mark.parametrize(
+    ("turned", "follow_up", "said"), [(1, 1, True), (0, 1, False), (1, 0.25, False)]
+)
+def test_events_of_times_the_other_way_round(turned, follow_up, said, tmp_path, run_command):
+    """Are said of a site by its share; not where shorter times explain the share."""
+    rng, sites = np.random.default_rng(8), {}
+    for name in "abc":
+        x, t, seen = rng.normal(size=120), rng.exponential(size=120), rng.random(120) < 0.75
+        other = name == "b"
+        t = t * follow_up if other else t
+        columns = np.arange(120), x, x, t + 0.01, seen ^ (other and turned)
+        sites[name] = [[*row[:4], int(row[4])] for row in zip(*columns, strict=True)]
+    schema = "target = 'visits'\nevent = 'y'\nloss = 'cox'\n[features]\nx = 'numeric'\n"
+    out = check(tmp_path, run_command, sites, schema)
+    assert ("are events coded the other way round there?" in out) == said
