@@ -17,6 +17,7 @@ from flower_fedcon.validation import Array
 
 OPPOSITE = -4.0
 """The standard score at which an association is opposite to that of the others."""
+_FAR = 0.4  # between shares of events: nearer ones are opposite by chance, about 1/2
 _FEW = 20  # rows: with fewer nothing is said
 
 
@@ -115,7 +116,7 @@ def _opposite_shares(times: Sequence[Array], events: Sequence[Array]) -> list[in
         gap = abs(share[k] - elsewhere), abs(1 - share[k] - elsewhere)
         spread = np.concatenate([times[j] for j in np.flatnonzero(rest)]).std()
         late = abs(middle[k] - n[rest] @ middle[rest] / n[rest].sum())
-        if alike and gap[0] > -OPPOSITE * error and gap[1] <= 2 * error:
+        if alike and gap[0] > max(_FAR, -OPPOSITE * error) and gap[1] <= 2 * error:
             found += [k] if late <= 3 * spread / math.sqrt(n[k]) else []
     return found if len(found) == 1 else []
 
