@@ -285,12 +285,13 @@ def _two_codes(
             return []
         if n >= _MANY:
             where.setdefault(pairs[0], []).append(name)
-    most, *others = sorted(where, key=lambda pair: -len(where[pair])) or [None]
+    if not where:
+        return []
+    most, *others = sorted(where, key=lambda pair: -len(where[pair]))
     return [
         f"column {column!r}: its two values are {pair[0]:g} and {pair[1]:g} at "
         f"{first_few(where[pair])}, and {most[0]:g} and {most[1]:g} elsewhere: coded differently?"
         for pair in others
-        if most and pair
     ]
 
 
