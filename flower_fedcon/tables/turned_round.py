@@ -114,7 +114,7 @@ def _opposite_shares(times: Sequence[Array], events: Sequence[Array]) -> list[in
         error = float(errors[k]) * math.sqrt(1 + n[k] / n[rest].sum())
         alike = (np.abs(share[rest] - elsewhere) <= 3 * errors[rest]).all()
         gap = abs(share[k] - elsewhere), abs(1 - share[k] - elsewhere)
-        spread = np.concatenate([times[j] for j in np.flatnonzero(rest)]).std()
+        spread = np.concatenate([times[j] for j in np.flatnonzero(rest).tolist()]).std()
         late = abs(middle[k] - n[rest] @ middle[rest] / n[rest].sum())
         if alike and gap[0] > max(_FAR, -OPPOSITE * error) and gap[1] <= 2 * error:
             found += [k] if late <= 3 * spread / math.sqrt(n[k]) else []
