@@ -37,7 +37,8 @@ class Inferring:
     Attributes
     ----------
     bse_, pvalues_ : array, in the shape of `coef_`
-        Standard errors, and two-sided p-values.
+        Standard errors, and two-sided p-values; without the intercept, with which
+        `estimates_.bse` has them in the order of `estimates_.names`.
     intercept_bse_, intercept_pvalues_ : float or array, as `intercept_`
     loglik_, aic_, bic_, deviance_, dispersion_ : float
         The log-likelihood l with all its constants; 2 p - 2 l; p log n - 2 l, where n is the number

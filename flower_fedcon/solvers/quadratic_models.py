@@ -190,7 +190,7 @@ def apart(H: Array, weights: tuple[Array, Array], x: Array) -> Array:
     array([0.75, 0.75])
     """
     l1, l2 = (each.reshape(-1) for each in weights)
-    H = H + np.diag(l2)
+    H = _identified(H, l1 + l2, x.shape) + np.diag(l2)
     shares, sizes = np.ones(len(H)), np.sqrt(np.diag(H))
     chosen = np.flatnonzero(((x.reshape(-1) != 0) | (l1 == 0)) & (sizes > 0))
     if not chosen.size:
@@ -200,6 +200,22 @@ def apart(H: Array, weights: tuple[Array, Array], x: Array) -> Array:
     inverse = np.diag(np.linalg.inv(block))
     shares[chosen] = np.where(inverse > 0, 1.0 / np.where(inverse > 0, inverse, 1.0), 0.0)
     return shares
+
+
+def _identified(H: Array, penalty: Array, shape: tuple[int, ...]) -> Array:
+    """Return a Hessian in which classes' common change of a row without a penalty is curved.
+
+    Softmax ignores such a change by design, so that only differences of classes are judged.
+    """
+    if len(shape) < 2:
+        return H
+    rows, classes = shape[0], math.prod(shape[1:])
+    common = np.kron(np.eye(rows), np.ones((classes, 1)) / math.sqrt(classes))
+    sizes = np.diag(H).reshape(rows, classes).mean(axis=1)
+    bent = np.linalg.norm(H @ common, axis=0) > 1e-8 * max(float(sizes.max()), 1e-300)
+    free = (penalty.reshape(rows, classes) == 0).all(axis=1) & ~bent
+    added: Array = H + (common * np.where(free, sizes, 0.0)) @ common.T
+    return added
 
 
 def hardly_apart(shares: Array | None, names: Sequence[str] = ()) -> str:

@@ -30,7 +30,7 @@ from flower_fedcon.tables.schema import COMMON, RANDOM
 from flower_fedcon.tables.statistics.estimates import DEBIASED
 from flower_fedcon.tables.statistics.heterogeneity import check_heterogeneity
 from flower_fedcon.tables.statistics.site_sums import METHODS
-from flower_fedcon.tables.survey import codes_as_numbers, collinear, scales_of_outcomes
+from flower_fedcon.tables.survey import codes_as_numbers, collinear, scales_of_outcomes, two_values
 from flower_fedcon.tables.turned_round import turned_round
 from flower_fedcon.validation import Array, choice, count, nonnegative
 
@@ -237,6 +237,7 @@ def prepared_problem(
     if privacy is None:  # remarks on rows are exact, which private ones must not be
         more = (
             *scales_of_outcomes(names, clients),
+            *two_values(clients),
             *codes_as_numbers(clients),
             *turned_round(names, clients, preparation),
             *same_rows(names, clients),

@@ -31,6 +31,7 @@ _LOGS = ("log", "log1p")
 _STEADY = 3  # values: with fewer the size may be near 0 by chance
 _MANY = 20  # values: with fewer nothing is said of pairs of columns
 _NEAR, _UNLIKE = 0.6, 1.2  # distances of exchanged columns: to the other column, to their own
+_CODES = (0.0, 1.0), (1.0, 2.0), (-1.0, 1.0), (-1.0, 0.0)  # of columns with two values
 _ROWS = 10  # fewer rows do not show an identifier
 _SHOWN = 6
 _LISTED = 20  # with more categories it is normal for clients to have some alone
@@ -140,6 +141,9 @@ def conspicuous_values(
         remarks += scales(feature, names, observed, sums, squares, float(first.means[j]))
         if feature.transform == "none":
             remarks += _years(feature.name, names, observed, sums)
+            remarks += _two_codes(
+                feature.name, names, observed, sums, squares, float(first.means[j])
+            )
     remarks += _of_pairs(schema, names, first, told, spread)
     place = 0
     listed_own = [categories_of(one["categories"], schema) for one in told]
@@ -248,6 +252,46 @@ def _years(column: str, names: Sequence[str], observed: Array, sums: Array) -> l
     return [
         f"column {column!r}: years of two digits at {first_few(list(short))} (mean {own:.4g}), and "
         f"of four elsewhere (mean {others:.4g})?"
+    ]
+
+
+def _two_codes(
+    column: str, names: Sequence[str], observed: Array, sums: Array, squares: Array, mean: float
+) -> list[str]:
+    """Find two-valued columns that have other codes at some clients, by their means and spreads.
+
+    If all values are a or b, their mean m and variance v satisfy v = (m - a)(b - m).
+
+    Examples
+    --------
+    >>> n, sums = np.array([40.0, 40.0, 50.0]), np.array([20.0, 56.0, 10.0])
+    >>> squares = np.array([20.0, 88.0, 10.0])  # about 0
+    >>> _two_codes("arm", ["a", "b", "c"], n, sums, squares, 0.0)
+    ["column 'arm': its two values are 1 and 2 at b, and 0 and 1 elsewhere: coded differently?"]
+    """
+    where: dict[tuple[float, float], list[str]] = {}
+    for name, n, total, square in zip(names, observed, sums, squares, strict=True):
+        if not n:
+            continue
+        own, second = float(total / n), float(square / n)
+        variance = second - (own - mean) ** 2
+        rounding = 1e-9 * max(1.0, second)
+        if variance <= rounding:
+            continue  # one value
+        pairs = [
+            (a, b) for a, b in _CODES if abs(variance - (own - a) * (b - own)) <= rounding
+        ]  # fmt: skip
+        if not pairs:
+            return []
+        if n >= _MANY:
+            where.setdefault(pairs[0], []).append(name)
+    if not where:
+        return []
+    most, *others = sorted(where, key=lambda pair: -len(where[pair]))
+    return [
+        f"column {column!r}: its two values are {pair[0]:g} and {pair[1]:g} at "
+        f"{first_few(where[pair])}, and {most[0]:g} and {most[1]:g} elsewhere: coded differently?"
+        for pair in others
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -53,11 +54,26 @@ def same_rows(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[str]
         distinct = len(held[fewer]) >= _DISTINCT * rows
         if rows < _FEW or not distinct or shared < _SHARED * rows:
             continue
+        chance = rows * (1.0 - (1.0 - _alike(counts[fewer], counts[more])) ** len(held[more]))
+        if shared <= chance + 4.0 * math.sqrt(chance):
+            continue
+        by_chance = f" (about {chance:.0f} by chance)" if chance >= 0.5 else ""
         if alike[names[fewer]] != alike[names[more]]:
             yield (
-                f"{shared} of the {rows} rows of {names[fewer]} are also held by {names[more]}: "
-                f"are they counted twice?"
+                f"{shared} of the {rows} rows of {names[fewer]} are also held by "
+                f"{names[more]}{by_chance}: are they counted twice?"
             )
+
+
+def _alike(*counts: Array) -> float:
+    """Return the share of pairs of rows that are equal within clients, from rows by value.
+
+    >>> _alike(np.array([2, 1, 1]), np.array([1, 1]))
+    0.14285714285714285
+    """
+    pairs = [math.comb(int(times.sum()), 2) for times in counts]
+    equal = [int((times * (times - 1)).sum()) // 2 for times in counts]
+    return sum(equal) / max(1, sum(pairs))
 
 
 def _keys(table: SiteRows) -> Array:

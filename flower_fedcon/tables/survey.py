@@ -131,6 +131,7 @@ def survey(clients: Sequence[Client], least: int = 1) -> Survey:
     findings += conspicuous_values(schema, names, first, told, spread)
     findings += scales_of_outcomes(names, [client.table for client in clients])
     findings += [f"{c.name}: {line}" for c in clients for line in seen_in_rows(c.columns)]
+    findings += two_values([client.table for client in clients])
     findings += codes_as_numbers([client.table for client in clients])
     findings += _taken_as_one(clients)
     findings += _too_rare(clients, least)
@@ -241,6 +242,20 @@ def scales_of_outcomes(names: Sequence[str], tables: Sequence[Table]) -> Iterato
         mean = float(sums.sum() / sizes.sum())
         squares = np.array([float(((part - mean) ** 2).sum()) for part in values])
         yield from scales(Feature(column), names, sizes, sums, squares, mean)
+
+
+def two_values(tables: Sequence[Table]) -> Iterator[str]:
+    """Yield a remark on the target of a linear model that has two values over all clients."""
+    schema = tables[0].schema
+    if schema.loss != "squared":
+        return
+    distinct = np.unique(np.concatenate([table.targets for table in tables]))
+    if len(distinct) == 2 and sum(len(table.targets) for table in tables) >= _FEW:
+        low, high = distinct.tolist()
+        yield (
+            f"target {schema.target!r} has two values, {low:g} and {high:g}, and a linear model is "
+            f"fitted: positive = [{high:g}] with negative = [{low:g}] fits a logistic one"
+        )
 
 
 def codes_as_numbers(tables: Sequence[Table]) -> Iterator[str]:
@@ -434,7 +449,7 @@ def _separating(clients: Sequence[Client]) -> Iterator[str]:
         x = np.concatenate([table.numeric[table.training_rows, j] for table in tables])
         there = ~np.isnan(x)
         own, outcome = x[there], y[there]
-        if len(np.unique(own)) < _CODES[0] or len(own) < _FEW:
+        if len(np.unique(own)) < 2 or len(own) < _FEW:
             continue
         if schema.family.binary:
             parts = own[outcome > 0], own[outcome <= 0]

@@ -17,6 +17,7 @@ from flower_fedcon.validation import Array
 
 OPPOSITE = -4.0
 """The standard score at which an association is opposite to that of the others."""
+_FAR = 0.4  # between shares of events: nearer ones are opposite by chance, about 1/2
 _FEW = 20  # rows: with fewer nothing is said
 
 
@@ -27,7 +28,8 @@ def turned_round(
 
     Each client's columns are weighted by the others' mean correlation with the outcome, every
     client alike. If this sum is associated with the outcome the other way round there, and the
-    share of events is no nearer to the others' than its opposite, the client is named.
+    share of events is no nearer to the others' than its opposite, the client is named. Events of
+    times are also told by shares, if times are alike; see `_opposite_shares`.
 
     Parameters
     ----------
@@ -58,6 +60,14 @@ def turned_round(
         others = [y for place, (_, y) in enumerate(rows) if place != k]
         if z < OPPOSITE and may_be_turned(shares[k], len(y), float(np.concatenate(others).mean())):
             turned.append(k)
+    if not turned and schema.event:
+        times = [table.targets[table.training_rows, 0] for table in tables]
+        for k in _opposite_shares(times, [y for _, y in rows]):
+            rest = float(np.concatenate([y for j, (_, y) in enumerate(rows) if j != k]).mean())
+            yield (
+                f"{shares[k]:.0%} of the rows of {names[k]} have an event, and {rest:.0%} "
+                f"elsewhere, with times alike: are events coded the other way round there?"
+            )
     if turned and 2 * len(turned) <= len(names):
         yield turned_in_words(
             [names[k] for k in turned],
@@ -70,6 +80,45 @@ def turned_round(
             f"rows have it) and {names[1]} ({shares[1]:.0%}): is it, or a column, coded the other "
             f"way round at one of them?"
         )
+
+
+def _opposite_shares(times: Sequence[Array], events: Sequence[Array]) -> list[int]:
+    """Return the client whose share of events is opposite to that of the others; [] without one.
+
+    Follow-up decides whether an event is seen, so columns may hardly tell. The others' shares are
+    alike, the client's is far from theirs and turned round like them, and so are its times.
+
+    Parameters
+    ----------
+    times : sequence of array
+        Of three clients or more.
+    events : sequence of array
+        1 or 0 for each time.
+
+    Examples
+    --------
+    >>> t, seen = np.arange(60.0), np.repeat([1.0, 0.0], [45, 15])
+    >>> _opposite_shares([t, t, t], [seen, 1 - seen, seen])
+    [1]
+    >>> _opposite_shares([t, t / 3, t], [seen, 1 - seen, seen])  # a shorter follow-up
+    []
+    """
+    n = np.array([len(y) for y in events], float)
+    share = np.array([y.mean() for y in events])
+    middle = np.array([t.mean() for t in times])
+    found = []
+    for k in range(len(n)) if len(n) >= 3 and n.min() >= _FEW else ():
+        rest = np.arange(len(n)) != k
+        elsewhere = float(n[rest] @ share[rest] / n[rest].sum())
+        errors = np.sqrt(elsewhere * (1 - elsewhere) / n)
+        error = float(errors[k]) * math.sqrt(1 + n[k] / n[rest].sum())
+        alike = (np.abs(share[rest] - elsewhere) <= 3 * errors[rest]).all()
+        gap = abs(share[k] - elsewhere), abs(1 - share[k] - elsewhere)
+        spread = np.concatenate([times[j] for j in np.flatnonzero(rest).tolist()]).std()
+        late = abs(middle[k] - n[rest] @ middle[rest] / n[rest].sum())
+        if alike and gap[0] > max(_FAR, -OPPOSITE * error) and gap[1] <= 2 * error:
+            found += [k] if late <= 3 * spread / math.sqrt(n[k]) else []
+    return found if len(found) == 1 else []
 
 
 def may_be_turned(share: float, rows: float, elsewhere: float) -> bool:

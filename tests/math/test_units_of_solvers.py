@@ -238,3 +238,13 @@ def test_an_optimum_that_rounding_keeps_out_of_reach_says_why():
     y = np.where(rng.random(200) < 0.5, 1, -1)
     with pytest.raises(FedConError, match=r"of entry 0, entry 1 only \de-1\d is"):
         solve([LogisticRegression(A, y)], Zero(), np.zeros(3), max_iterations=2000)
+
+
+def test_classes_common_change_is_no_collinearity():
+    """Softmax has it by design; equal columns are told all the same."""
+    rng = np.random.default_rng(6)
+    A, none = rng.normal(size=(50, 2)), (np.zeros(6), np.zeros(6))
+    classes = np.eye(3) / 3 - np.ones((3, 3)) / 9
+    assert apart(np.kron(A.T @ A, classes), none, np.ones((2, 3))).min() > 0.1
+    A[:, 1] = A[:, 0]
+    assert apart(np.kron(A.T @ A, classes), none, np.ones((2, 3))).max() < 1e-12

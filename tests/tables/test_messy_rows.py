@@ -244,3 +244,63 @@ def test_nothing_stands_out_is_not_said_of_tables_that_do_not_fit(tmp_path, run_
         assert code == 1
         assert "Nothing stands out" not in out
     assert "Nothing stands out." in run_command("data", "check", "a.csv", "--schema", "s.toml")[1]
+
+
+@pytest.mark.parametrize(("codes", "said"), [((1, 2), 1), ((-1, 1), 1), ((0, 1), 0), ((1, 3), 0)])
+def test_two_values_that_are_coded_differently_at_one_site(codes, said, tmp_path, run_command):
+    rng, sites = np.random.default_rng(2), {}
+    for name in "abc":
+        own = codes if name == "b" else (0, 1)
+        sites[name] = [[*row[:3], own[int(rng.integers(2))], row[4]] for row in patients(rng)]
+    out = check(tmp_path, run_command, sites, PLAIN)
+    words = f"its two values are {codes[0]} and {codes[1]} at b, and 0 and 1 elsewhere"
+    assert out.count(words) == said == out.count("coded differently")
+    remarks = tables(data=f"{tmp_path}/*.csv", schema=f"{tmp_path}/s.toml").preparation.remarks
+    assert sum(words in line for line in remarks) == said
+
+
+def test_a_linear_target_of_two_values_is_said(tmp_path, run_command):
+    rng = np.random.default_rng(3)
+    sites = {name: patients(rng) for name in "ab"}
+    linear = PLAIN.replace("positive = [1]\nnegative = [0]\n", "")
+    words = "target 'y' has two values, 0 and 1, and a linear model is fitted: positive = [1]"
+    assert words in check(tmp_path, run_command, sites, linear)
+    assert (
+        words in run(tables(data=f"{tmp_path}/*.csv", schema=f"{tmp_path}/s.toml"), 3).report.text
+    )
+
+
+def test_a_copy_of_a_binary_outcome_is_said(tmp_path, run_command):
+    rng = np.random.default_rng(4)
+    sites = {name: [[*r[:3], 2 * r[4], r[4]] for r in patients(rng)] for name in "ab"}
+    out = check(tmp_path, run_command, sites, PLAIN)
+    assert "column 'visits' alone tells the outcome of all 240 rows" in out
+
+
+def test_rows_of_another_site_are_said_with_those_alike_by_chance(tmp_path, run_command):
+    rng = np.random.default_rng(5)
+    a, b = ([[0, 0, int(v), 0, int(y)] for v, y in rng.integers([900, 2], size=(120, 2))]
+            for _ in "ab")  # fmt: skip
+    schema = LOGISTIC + "age = 'numeric'\n"
+    assert "also held" not in check(tmp_path, run_command, {"a": a, "b": b}, schema)
+    b[:90] = a[:90]
+    out = check(tmp_path, run_command, {"a": a, "b": b}, schema)
+    assert "of the 120 rows of" in out
+    assert "by chance): are they counted twice?" in out
+
+
+@pytest.mark.parametrize(
+    ("turned", "follow_up", "said"), [(1, 1, True), (0, 1, False), (1, 0.25, False)]
+)
+def test_events_of_times_the_other_way_round(turned, follow_up, said, tmp_path, run_command):
+    """Are said of a site by its share; not where shorter times explain the share."""
+    rng, sites = np.random.default_rng(8), {}
+    for name in "abc":
+        x, t, seen = rng.normal(size=120), rng.exponential(size=120), rng.random(120) < 0.75
+        other = name == "b"
+        t = t * follow_up if other else t
+        columns = np.arange(120), x, x, t + 0.01, seen ^ (other and turned)
+        sites[name] = [[*row[:4], int(row[4])] for row in zip(*columns, strict=True)]
+    schema = "target = 'visits'\nevent = 'y'\nloss = 'cox'\n[features]\nx = 'numeric'\n"
+    out = check(tmp_path, run_command, sites, schema)
+    assert ("are events coded the other way round there?" in out) == said

@@ -336,7 +336,7 @@ def test_a_run_says_which_clients_hold_the_same_rows(tmp_path, caplog):
 
 def test_rows_that_are_alike_by_chance_are_not_said(tmp_path, caplog):
     for site in "ab":
-        body = [f"{int(RNG.integers(2))},{int(RNG.integers(3))},{grade}"
+        body = [f"{int(RNG.integers(3))},{int(RNG.integers(3))},{grade}"
                 for grade in ["1.5", "2", "III"] * 20]  # fmt: skip
         lines(tmp_path, **{site: ["y,x,grade", *body]})
     assert said_by_a_run(tmp_path, caplog) == []
