@@ -130,7 +130,7 @@ PASTED = {
         ("bash", f"{NODES}test_a_study_on_four_nodes"),
         ("bash python text", f"{GUIDES}test_a_study_from_start_to_end"),
     ],
-    "docs/survival.md": [("python", f"{GUIDES}test_survival")],
+    "docs/survival.md": [("python", f"{GUIDES}test_survival")] * 3,
     "docs/tables.md": [
         ("python toml toml bash text", f"{GUIDES}test_csv_files_become_a_model"),
         ("toml", "tables/test_schemas.py::test_the_page_s_schemas"),

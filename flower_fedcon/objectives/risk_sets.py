@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from flower_fedcon.validation import Array
 
@@ -60,5 +59,7 @@ class RiskSets:
 
 
 def _members(rows: list[Array], columns: list[Array], shape: tuple[int, int]) -> Any:
+    from scipy import sparse
+
     place = [np.concatenate([np.empty(0, np.intp), *part]) for part in (rows, columns)]
     return sparse.csr_array((np.ones(len(place[0])), tuple(place)), shape=shape)

@@ -15,8 +15,8 @@ The paper states it for any distance-generating function h. With point(z, step) 
 -<z, w> + step psi(w) + h(w), step 2 is v := point(grad h(v) - eta_c grad f_i(v), eta_c), step 3 the
 upload of grad h(v) - grad h(w), and step 4 w := point(grad h(w) + eta_s mean, eta_s eta_c K). For
 distance = "euclidean", h = ||w||^2/2, these are the steps above; "entropy" is sum w log w, "p-norm"
-||w||_p^2/2, and `QuadraticForm` w'Aw/2. A psi is refused if its point follows neither in closed form
-nor by one equation in one unknown. This differs from the paper where h is not ||w||^2/2: its
+||w||_p^2/2, and `QuadraticForm` w'Aw/2. A psi is refused if its point follows neither in closed
+form nor by one equation in one unknown. This differs from the paper where h is not ||w||^2/2: its
 Algorithm 2 adds the mean of the points' moves v - w to grad h(w), which is in other units, and by
 which even one client does not stop at the minimiser. Here the mean is one of duals.
 

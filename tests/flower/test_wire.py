@@ -254,7 +254,7 @@ def test_other_registered_types_travel(name):
     for arguments in (
         {}, {"fraction": 0.4}, {"steps": 3}, {"levels": 4}, {"bound": 1.0}, privacy,
         {"clipping_range": 1.0}, {"initial": 0.1}, {"initial": 0.1, "rounds": 5},
-        {"initial": 0.1, "every": 2}, {"compressor": TopK(fraction=0.1)},
+        {"initial": 0.1, "every": 2}, {"A": [1.0, 4.0]}, {"compressor": TopK(fraction=0.1)},
         {"epochs": 2, "batch_size": 8, "lr": InverseSqrt(0.1), "clip": 1.0},
     ):  # fmt: skip
         with contextlib.suppress(ConfigError):

@@ -39,7 +39,7 @@ WINGS = {
     "tables": Wing(
         ("tables", "estimators", "paths", "survival"),
         ("tables", "estimators", "survival"),
-        "path predict contrast data/check data/curves",
+        "path predict contrast estimates data/check data/curves data/describe",
     ),
     "paths": Wing(("paths", "estimators"), ("estimators",), "path"),
     "estimators": Wing(("estimators",), ("estimators",)),
