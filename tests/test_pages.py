@@ -133,7 +133,7 @@ PASTED = {
     "docs/survival.md": [("python", f"{GUIDES}test_survival")] * 3,
     "docs/tables.md": [
         ("python toml toml bash text", f"{GUIDES}test_csv_files_become_a_model"),
-        ("toml", "tables/test_schemas.py::test_the_page_s_schemas"),
+        ("toml toml", "tables/test_schemas.py::test_the_page_s_schemas"),
         ("python", "tables/test_contrasts.py::test_the_page_s_questions"),
         ("toml", "tables/test_schemas.py::test_the_page_s_schemas"),
         ("python text", f"{GUIDES}test_four_files_become_a_model"),
