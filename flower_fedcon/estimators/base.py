@@ -56,6 +56,7 @@ from flower_fedcon.tables.row_weights import (
     SAMPLING,
     check_sampling,
     kind_of_weights,
+    said_of,
 )
 from flower_fedcon.tables.schema import RANDOM, SITE_EFFECTS
 from flower_fedcon.tables.statistics import (
@@ -193,6 +194,9 @@ class FederatedEstimator(RandomEffects, BaseEstimator, FitSettings):  # type: ig
             self.groups_ = self.groups_[there]
             self._place = np.where(counted, np.searchsorted(there, self._place), 0)
         self._kind = self._kind_of(weight)
+        self._said: tuple[str, ...] = ()
+        if weight is not None:
+            self._said = said_of(self.weight_kind, int((weight > 0).sum()), float(weight.sum()))
         X = self._about_means(X, counted, weight)
         offsets = self._offset(offset, exposure, n)
         codes = self._clusters(clusters, n)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,7 @@ class Inferring:
     """The loss's name in schemas."""
     fit_intercept: bool
     weight_kind: str | None = None
+    _said: tuple[str, ...]
     site_effects: str = "common"
     reml: bool = False
     coef_: Array
@@ -115,6 +117,7 @@ class Inferring:
         if x.ndim == 2:
             names = [f"{name} [{label}]" for name in names for label in self.classes_[1:]]  # type: ignore[attr-defined]
         estimates = estimates_at(walk.total_sums, self.family, method, names, x, self._kind)
+        estimates = replace(estimates, notes=(*estimates.notes, *self._said))
         self._at = estimates.values
         if method != DEBIASED:
             estimates = self._mapped(estimates, x.shape)

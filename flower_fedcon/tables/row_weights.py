@@ -62,6 +62,22 @@ def of_sites(names: Sequence[str], sums: Sequence[float], rows: Sequence[int]) -
     return ""
 
 
+def said_of(stated: Any, rows: float, total: float) -> tuple[str, ...]:
+    """Return the note of a fit whose weights count rows, without that anybody has said so.
+
+    >>> said_of(None, 200, 6150.0)[0][:34]
+    'the weights count 200 rows as 6150'
+    >>> said_of("frequency", 200, 6150.0)
+    ()
+    """
+    if stated or total == rows:
+        return ()
+    return (
+        f"the weights count {rows:.10g} rows as {total:.10g}: if a row stands for so many of a "
+        f'population, give weight_kind="{SAMPLING}"',
+    )
+
+
 NO_OWN_FITS = (
     "heterogeneity compares sites' own fits by the errors of the model, which take a weight for so "
     f'many rows (weight_kind="{SAMPLING}"): leave it out'

@@ -297,3 +297,15 @@ def test_a_kind_without_weights_is_refused(tmp_path):
             data=deal(tmp_path, frame(12)),
             schema={"target": "linear", "weight_kind": "sampling", "features": FEATURES},
         )
+
+
+@pytest.mark.parametrize("stated", [None, "frequency", "sampling"])
+def test_whole_weights_are_said_to_count_rows(stated, tmp_path):
+    """A survey's weights may be rounded, and the errors are then far too small."""
+    d = frame(4).assign(w=lambda d: 10 + d.index % 7)
+    settings = {} if stated is None else {"weight_kind": stated}
+    fit = fitted(d, "linear", inference="robust", **settings)
+    schema = {"target": "linear", "features": FEATURES, "weight": "w", **settings}
+    report = run(tables(data=deal(tmp_path, d), schema=schema, inference="robust"), 4).report
+    noted = f"the weights count {ROWS} rows as {d.w.sum()}: if a row stands for so many of a "
+    assert (noted in str(fit.summary())) == (noted in str(report)) == (stated is None)

@@ -31,6 +31,7 @@ from flower_fedcon.tables.row_weights import (
     check_sampling,
     kind_of_weights,
     of_sites,
+    said_of,
 )
 from flower_fedcon.tables.statistics.after_fit import estimates_at
 from flower_fedcon.tables.statistics.debiased import expect_lasso
@@ -117,6 +118,14 @@ def _kind_of_weights(setup: OfTables, what: str) -> str:
     return kind_of_weights(schema.weight_kind, what, doubt)
 
 
+def _said_of_weights(server: Server) -> tuple[str, ...]:
+    prepared = server.setup.preparation
+    schema = None if prepared is None else prepared.stated
+    if prepared is None or schema is None or not schema.weight:
+        return ()
+    return said_of(schema.weight_kind, sum(prepared.rows), sum(prepared.weights))
+
+
 def _penalty(strategy: Method[Any], setup: OfTables) -> str:
     """Return "l1" for an l1 norm alone, "none" for no penalty, otherwise a description."""
     psi, shape = strategy.regularizer, setup.layout.shape
@@ -183,7 +192,7 @@ def estimates_of(
         entries = (names if x.ndim == 1 else names[:, 1:]).reshape(-1).tolist()
         kind = _kind_of_weights(server.setup, "errors")
         fit = estimates_at(ask, prepared.loss, method, entries, x, kind)
-        fit = replace(fit, common=common is not None)
+        fit = replace(fit, common=common is not None, notes=(*fit.notes, *_said_of_weights(server)))
     except FedConError as error:  # it must not end a finished run
         return f"no standard errors: {error}"
     if method == DEBIASED:
