@@ -26,6 +26,7 @@ from flower_fedcon.tables.conspicuous import (
     scales,
 )
 from flower_fedcon.tables.design import of_quantiles
+from flower_fedcon.tables.families.base import RESIDUAL
 from flower_fedcon.tables.marks import DATE, canonical, fills_in, is_id, number_in
 from flower_fedcon.tables.odd_values import odd_values, totals
 from flower_fedcon.tables.own_files import SURVEY
@@ -247,7 +248,7 @@ def scales_of_outcomes(names: Sequence[str], tables: Sequence[Table]) -> Iterato
 def two_values(tables: Sequence[Table]) -> Iterator[str]:
     """Yield a remark on the target of a linear model that has two values over all clients."""
     schema = tables[0].schema
-    if schema.loss != "squared":
+    if schema.family.scale != RESIDUAL:
         return
     distinct = np.unique(np.concatenate([table.targets for table in tables]))
     if len(distinct) == 2 and sum(len(table.targets) for table in tables) >= _FEW:
