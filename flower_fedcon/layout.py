@@ -120,8 +120,12 @@ class Layout:
         """Number of entries of the model, d."""
         return sum(self.sizes)
 
-    def pack(self, model: Model | Sequence[Array], name: str = "the model") -> Array:
+    def pack(
+        self, model: Model | Sequence[Array], name: str = "the model", *, keep: bool = True
+    ) -> Array:
         """Return `model` as one array of this layout's dtype.
+
+        Without `keep` it may be the given array itself.
 
         Raises
         ------
@@ -135,7 +139,7 @@ class Layout:
         if shapes != self.shapes:
             raise ConfigError(f"{name} has shape {shapes}, expected {self.shapes}")
         alone = len(arrays) == 1
-        checked = (float_array(name, a, keep=alone) for a in arrays)
+        checked = (float_array(name, a, keep=alone and keep) for a in arrays)
         if alone:
             return next(checked).astype(self.dtype, copy=False).reshape(self.shape)
         packed = np.empty(self.shape, self.array_dtype)

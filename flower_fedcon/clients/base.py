@@ -96,7 +96,7 @@ class FedConClient(FlowerClient, Generic[State]):
     _epoch_rows: EpochRows | None = None
     _noises: np.random.Generator | None = None
     _incarnation = 1
-    _acting: Any = None  # takes the steps: itself, or itself with compressed uploads
+    _compressing: CompressingClient | None = None  # takes the steps, if uploads are compressed
     _noiseless_objective: Any = None  # the objective of its steps, without noise that is simulated
     _rows: tuple[Any, Any] | None = None  # rows of a gradient: a full one, and a minibatch's
 
@@ -398,10 +398,10 @@ class FedConClient(FlowerClient, Generic[State]):
             check_noise(run.settings.get("local_solver"))
             self.objective = NoisySteps(self.objective, std, self._noise)
         # Looked up here once, not in each step.
-        self._acting, self.remembers = self, self.state_type is not None
+        self._compressing, self.remembers = None, self.state_type is not None
         if SETTING in run.settings:
-            self._acting = CompressingClient(self, run)
-            self.remembers = self._acting.remembers
+            self._compressing = CompressingClient(self, run)
+            self.remembers = self._compressing.remembers
         self._follows = type(self).on_acknowledged is not FedConClient.on_acknowledged
         self._rows = None if many else rows_of_gradients(self.objective, self._batch_size)
 
@@ -505,7 +505,7 @@ class FedConClient(FlowerClient, Generic[State]):
             If the request is outdated, or the step fails.
         """
         versions, server_round, phase = self.versions, request.round, request.phase
-        at, acting = self._incarnation, self._acting
+        at, acting = self._incarnation, self._compressing or self
         if phase not in OF_ROUNDS:
             current = versions.at(acknowledged) if acknowledged else None
             return exchange_of(phase, down).tell(self._site(client, current), down)

@@ -12,6 +12,7 @@ client that has lost its memory can start again from 0 without a bias.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -113,7 +114,7 @@ class Received:
                     self._moved.setdefault(client, {})[name] = moved
                     column.append(moved if center is None else center + moved)
                 payload[name] = column
-            received.append(replace(reply, payload=payload))
+            received.append(replace(reply, payload=payload, longest=math.inf))
         return received
 
     def one_by_one(

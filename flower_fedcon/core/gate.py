@@ -110,12 +110,18 @@ class Gate:
         bound = self._bounds.get(phase, math.inf)
         if reply.remote:  # values of this process's own clients have no limit
             bound = min(bound, self._largest)
+        longest = 0.0
         for name, column in columns.items():
             if phase == QUERY or name in self._numbers:
                 summed = isinstance(column, Summed)
-                _check_numbers(name, [float(column.total())] if summed else column)
+                numbers = [float(column.total())] if summed else column
+                _check_numbers(name, numbers)
+                longest = max(longest, *(abs(float(number)) for number in numbers))
             else:
-                self._check(name, column, len(reply.clients), bound * bound)
+                square = self._check(name, column, len(reply.clients), bound * bound)
+                longest = max(longest, math.sqrt(square))
+        if reply.remote:
+            reply.longest = longest
         return columns
 
     def check_state(self, state: Any, server_round: int) -> None:
@@ -168,8 +174,15 @@ class Gate:
             f"the names in {places[0]}, or `{declared}` in {places[1]}"
         )
 
-    def _check(self, name: str, column: Any, count: int, most: float) -> None:
-        """Raise unless each value has its shape and type, and `most` bounds its square."""
+    def _check(self, name: str, column: Any, count: int, most: float) -> float:
+        """Return the largest squared norm of single values, as far as it is computed.
+
+        Raises
+        ------
+        ConfigError, DivergedError
+            Unless each value has its shape and type, and `most` bounds its square.
+        """
+        largest = 0.0
         shape = self._shapes.get(name, self._layout.shape)
         dtype = self._layout.array_dtype
         values, lead, one, bounded = column, 0, shape, most < math.inf
@@ -190,11 +203,13 @@ class Gate:
             if isinstance(value, np.ndarray):
                 square = squared_norm(value)
                 if not square < most:
-                    _check_norms(name, value if lead else value[None], most)
+                    square = _check_norms(name, value if lead else value[None], most)
+                largest = max(largest, float(square))
             elif lead and isinstance(value, Summed):
                 _check_norms(name, value.total()[None], math.inf)
             elif bounded and isinstance(value, Compressed):
-                _check_norms(name, value.dense()[None], most)
+                largest = max(largest, _check_norms(name, value.dense()[None], most))
+        return largest
 
 
 def largest_norm(dtype: np.dtype[Any]) -> float:
@@ -207,8 +222,13 @@ def largest_norm(dtype: np.dtype[Any]) -> float:
     return largest
 
 
-def _check_norms(name: str, values: Array, most: float) -> None:
-    """Raise unless all stacked values are finite, with squared norms of at most `most`."""
+def _check_norms(name: str, values: Array, most: float) -> float:
+    """Return the largest squared norm of stacked values, if they are finite and `most` bounds it.
+
+    Raises
+    ------
+    DivergedError
+    """
     if not np.isfinite(values).all():
         raise DivergedError(
             f"{name!r} holds non-finite values: check the data, or use smaller steps"
@@ -219,6 +239,7 @@ def _check_norms(name: str, values: Array, most: float) -> None:
             f"{name!r} has norm {math.sqrt(longest):.3g}, more than {math.sqrt(most):.3g} "
             "(norm_bound, or the limit of arithmetic): check the data, or use smaller steps"
         )
+    return longest
 
 
 def _known(work: Mapping[str, Any]) -> dict[str, float]:

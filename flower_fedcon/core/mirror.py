@@ -8,6 +8,7 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from flower_fedcon.arrays import added, placed
+from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
@@ -51,6 +52,16 @@ class Mirror(NamedTuple):
             rows = self.own(name)
             everyone = len(clients) == len(rows)
             self.rows[name] = added(rows, slice(None) if everyone else clients, change)
+
+    def follow(self, uploads: Uploads, **names: str) -> None:
+        """Add to each client's values what it has uploaded by these names."""
+        for name, uploaded in names.items():
+            if not uploads.are_apart(uploaded):
+                self.add(uploads.clients, **{name: uploads.stacked(uploaded)})
+                continue
+            rows = self.own(name)
+            for client, change in uploads.items(uploaded):
+                rows[client] += change
 
     def take(self, **rows: Array) -> None:
         """Take the arrays of all clients' states without a copy; both sides only read them now.

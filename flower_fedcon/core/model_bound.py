@@ -21,6 +21,7 @@ from flower_fedcon.core.method import Method
 from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import DivergedError, is_divergence
+from flower_fedcon.validation import largest_entry
 
 Subset = Callable[[Collection[int]], Uploads]
 """Returns a round's uploads without those of some clients."""
@@ -39,6 +40,10 @@ class ModelBound:
         self._strategy = strategy
         self._most = strategy.setup.max_model
         self.dropped: Counter[int] = Counter()  # by client: its uploads that were too long
+        self._measured: tuple[Any, float] = (
+            None,
+            0.0,
+        )  # the last state checked, and its largest entry
 
     @property
     def reason(self) -> str:
@@ -65,13 +70,16 @@ class ModelBound:
         DivergedError
             The round is then not applied.
         """
-        if self._most < math.inf and not (reached := self._sent(state)) <= self._most:
+        if self._most == math.inf:
+            return
+        if not (reached := self._sent(state)) <= self._most:
             raise DivergedError(
                 f"round {server_round}: the replies lead to entries of {reached:.3g} in the model "
                 f"or beside it, and are not applied, since the clients accept at most "
                 f"{self._most:g} (policy.max-model). The run diverges: use smaller steps, or units "
                 f"of columns and outcomes in which a model is smaller"
             )
+        self._measured = state, reached
 
     def carriers(self, state: Any, names: Sequence[str], uploads: Subset) -> list[int]:
         """Return the clients whose uploads would carry the model beyond the bound.
@@ -82,8 +90,10 @@ class ModelBound:
         if self._most == math.inf or not names:
             return []
         whole = uploads(())
-        sizes = {name: [_largest(value) for value in whole[name]] for name in names}
         near = min(math.sqrt(self._most), self._most)
+        if whole.longest <= near and self._sent(state) <= near:
+            return []
+        sizes = {name: [_largest(value) for value in whole[name]] for name in names}
         if max(map(max, sizes.values())) <= near and self._sent(state) <= near:
             return []
         if self._within(state, whole):
@@ -116,8 +126,12 @@ class ModelBound:
 
     def _sent(self, state: Any) -> float:
         """Return the largest entry of the arrays that clients are sent with a state."""
+        if state is self._measured[0]:
+            return self._measured[1]
         sent = [self._strategy.model(state), *self._strategy.broadcast(state).values()]
-        return max(_largest(value) for value in sent if isinstance(value, np.ndarray | Compressed))
+        apart = {id(value): value for value in sent}  # the model is mostly sent as it is
+        arrays = [v for v in apart.values() if isinstance(v, np.ndarray | Compressed)]
+        return max(map(_largest, arrays))
 
 
 def _largest(value: Any) -> float:
@@ -131,5 +145,5 @@ def _largest(value: Any) -> float:
     array = value.dense() if isinstance(value, Compressed) else value
     if not isinstance(array, np.ndarray):
         return 0.0
-    largest = max(float(array.max(initial=0.0)), -float(array.min(initial=0.0)))
-    return largest if largest >= 0 else math.inf  # max and min of NaN are NaN
+    largest = largest_entry(array)
+    return largest if largest >= 0 else math.inf

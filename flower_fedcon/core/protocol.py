@@ -163,6 +163,9 @@ class Reply:
         Whether the reason is that numbers are no longer finite. `error` says so too.
     silent : bool
         Whether these clients did not answer at all, for the reason in `error`.
+    longest : float
+        At least the largest absolute value in the payload of a remote reply, from the gate's
+        pass over it; infinity if it is not known.
     left : NamedTuple, optional
         The state after the step, with stacked arrays, if an engine in this process has computed all
         clients together and their state follows from the payload. It is never sent.
@@ -178,6 +181,7 @@ class Reply:
     remote: bool = False
     silent: bool = False
     diverged: bool = False
+    longest: float = math.inf
     left: Any = None
 
     def single(self) -> Iterator[Reply]:

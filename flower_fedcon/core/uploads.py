@@ -17,6 +17,8 @@ from flower_fedcon.sets.atoms import Atom, StackedAtom
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
+_PIECE = 2**18  # entries that are added at a time, so that they stay in the processor's cache
+
 
 class Staleness(NamedTuple):
     """How old the models are to which uploads answer, in client order; see `core.flow`."""
@@ -167,6 +169,11 @@ class Uploads:
             return StackedAtom(values, (len(values),))
         return np.stack(values)
 
+    def are_apart(self, name: str) -> bool:
+        """Whether the values of one name are long arrays, each in a reply of its own."""
+        columns = [reply.payload.get(name) for reply in self._replies]
+        return all(isinstance(c, list) and all(map(_is_long, c)) for c in columns)
+
     def held(self, name: str, like: Array) -> Array | None:
         """Return a field of all clients' states after these uploads, as rows.
 
@@ -180,6 +187,11 @@ class Uploads:
         if not isinstance(rows, np.ndarray) or rows.base is not None or not rows.flags.carray:
             return None
         return rows if rows.shape == like.shape and rows.dtype == like.dtype else None
+
+    @property
+    def longest(self) -> float:
+        """At least the largest absolute value in the uploads; infinity if it is not known."""
+        return max(reply.longest for reply in self._replies)
 
     @property
     def staleness(self) -> list[int]:
@@ -248,6 +260,8 @@ class Uploads:
             return total if about is None else total - len(self.clients) * about
         if self.unweighted and all(map(is_array, columns)):
             return _add([(c if about is None else c - about).sum(axis=0) for c in columns])
+        if self.unweighted and about is None and self.are_apart(name):
+            return _add(self[name])
         shares = (self.share(c, v if about is None else v - about) for c, v in self.items(name))
         total = np.array(next(shares))
         for share in shares:
@@ -298,7 +312,9 @@ class Uploads:
             total = self._sum(name) + (0.0 if center is None else absent * center)
             return np.asarray(total / self._denominator, dtype=total.dtype)
         if self._aggregation is None:
-            return self._sum(name) / len(self.clients)
+            mean = self._sum(name)
+            mean /= len(self.clients)  # a new array
+            return mean
         values = np.stack([v if is_array(v) else v.dense() for v in self[name]])
         if about is None:
             return self._aggregation.combine(values)
@@ -354,6 +370,8 @@ def _total(column: Any) -> Array:
 def _add(values: Sequence[Any]) -> Array:
     """Return the sum of arrays and compact values, one after another, as a new array."""
     first, *others = values
+    if others and all(_is_long(value) for value in values):
+        return _added_in_pieces(values)
     total: Array = first.copy() if is_array(first) else first.dense().copy()
     for value in others:
         if is_array(value):
@@ -361,3 +379,21 @@ def _add(values: Sequence[Any]) -> Array:
         else:
             value.add_to(total)
     return total
+
+
+def _is_long(value: Any) -> bool:
+    """Return whether a value is an array that is better taken in pieces, and not copied."""
+    return type(value) is np.ndarray and value.size > _PIECE and value.flags.c_contiguous
+
+
+def _added_in_pieces(values: Sequence[Array]) -> Array:
+    """Return the sum of long arrays, in one pass over their memory."""
+    first, *others = (value.reshape(-1) for value in values)
+    total = np.empty_like(first)
+    for i in range(0, total.size, _PIECE):
+        piece = slice(i, i + _PIECE)
+        part = total[piece]
+        part[...] = first[piece]
+        for value in others:
+            part += value[piece]
+    return total.reshape(values[0].shape)

@@ -64,6 +64,8 @@ class FlowerClient(NumPyClient):
     state_type: ClassVar[type[Any] | None]
     remembers: bool
     """Whether the client keeps anything between rounds; known with the run's settings."""
+    only_reads: ClassVar[bool] = False
+    """Whether its step leaves state and broadcast as they are, so that they need no copy."""
     _ledger: FileLedger | None = None
 
     @abstractmethod
@@ -208,7 +210,8 @@ class FlowerClient(NumPyClient):
                     store = self._store if remembers else None
                     if store is not None:
                         held.enter_context(store.locked(run))
-                        self.recall(store.load(run, self.state_type))
+                        own = not self.only_reads
+                        self.recall(store.load(run, self.state_type, own=own))
                     reply = released(self._handled(run, request, seen), run, request)
                     if seen.summed > 1:
                         reply.payload = {k: [_dense(v)] for k, (v,) in reply.payload.items()}

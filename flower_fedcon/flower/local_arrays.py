@@ -65,7 +65,9 @@ def keep_local(*patterns: str) -> Callable[[Callable[..., Any]], Callable[..., A
             message.content["arrays"] = messages.named_record(arrays)
             reply = function(message, context, *more)
             if training and isinstance(reply, Message) and reply.has_content():
-                for trained in reply.content.array_records.values():
+                for trained in reply.content.values():
+                    if not isinstance(trained, ArrayRecord):
+                        continue
                     named = messages.own_arrays(trained)
                     names = [n for n in named if any(fnmatch.fnmatchcase(n, q) for q in patterns)]
                     store.keep(server_round, {name: named[name] for name in names})

@@ -33,17 +33,32 @@ class Tensors:
 
     It is for arrays that do not change while messages are made, such as a round's model, which
     would otherwise be copied for every node.
+
+    Parameters
+    ----------
+    make : callable
+        Converts an array.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, make: Callable[[Array], FlowerArray] | None = None) -> None:
+        self._make = as_tensor if make is None else make
         self._made: dict[tuple[object, ...], tuple[Array, FlowerArray]] = {}
 
     def __call__(self, array: Array) -> FlowerArray:
         """Return an array in Flower's form."""
-        key = (array.ctypes.data, array.shape, array.strides, array.dtype.str)
+        key = _memory(array)
         if key not in self._made:  # it also keeps the array, so that its memory is not reused
-            self._made[key] = array, as_tensor(array)
+            self._made[key] = array, self._make(array)
         return self._made[key][1]
+
+    def note(self, array: Array, made: FlowerArray) -> None:
+        """Note an array that is there in Flower's form."""
+        self._made[_memory(array)] = array, made
+
+
+def _memory(array: Array) -> tuple[object, ...]:
+    """Return what tells an array from all others that are alive."""
+    return array.ctypes.data, array.shape, array.strides, array.dtype.str
 
 
 def as_tensor(array: Array) -> FlowerArray:
@@ -52,20 +67,20 @@ def as_tensor(array: Array) -> FlowerArray:
 
 
 class Lent(FlowerArray):
-    """An array in Flower's form for an app's function; its bytes are made on demand."""
+    """An array in Flower's form that nobody changes; its bytes are made on demand."""
 
     def __init__(self, array: Array) -> None:
         self.dtype, self.shape, self.stype = str(array.dtype), array.shape, "numpy.ndarray"
-        self._array = array
+        self.array = array
 
     @cached_property
     def data(self) -> bytes:  # type: ignore[override]
         """The array in NumPy's format."""
-        return save_array(self._array)
+        return save_array(self.array)
 
     def numpy(self) -> Array:
         """Return a copy, like Flower's arrays."""
-        return self._array.copy()
+        return self.array.copy()
 
 
 def instruction(
@@ -233,7 +248,9 @@ def app_reply(content: RecordDict) -> tuple[dict[str, Array], dict[str, Any]]:
     ConfigError
         If there is not exactly one record of each, or no "num-examples".
     """
-    arrays, metrics = list(content.array_records.values()), list(content.metric_records.values())
+    # Not content.array_records, after which the arrays stay until Python collects them.
+    arrays = [record for record in content.values() if isinstance(record, ArrayRecord)]
+    metrics = [record for record in content.values() if isinstance(record, MetricRecord)]
     if len(arrays) != 1 or len(metrics) != 1:
         replied = ", ".join(f"{k!r} ({type(v).__name__})" for k, v in content.items()) or "nothing"
         raise ConfigError(
@@ -261,6 +278,15 @@ def named_record(
 def named_arrays(record: ArrayRecord) -> dict[str, Array]:
     """Return the read-only arrays of a record by name, in its order; nothing is unpickled."""
     return {k: load_array(array.data, own=False) for k, array in record.items() if k != "_empty"}
+
+
+def lent_array(tensor: FlowerArray) -> Array:
+    """Return the read-only array in Flower's form, without a copy if its type allows it."""
+    if not isinstance(tensor, Lent):
+        return load_array(tensor.data, own=False)
+    view = tensor.array.view()
+    view.flags.writeable = False
+    return view
 
 
 def own_arrays(record: ArrayRecord) -> dict[str, Array]:

@@ -27,7 +27,15 @@ from flower_fedcon.core.exchange import OF_ROUNDS, phases
 from flower_fedcon.core.protocol import Request, RunInfo
 from flower_fedcon.errors import ConfigError, RefusedError
 from flower_fedcon.solvers import SGD, LocalSolver
-from flower_fedcon.validation import Array, choice, count, fields_of_node, optional, positive
+from flower_fedcon.validation import (
+    Array,
+    choice,
+    count,
+    fields_of_node,
+    largest_entry,
+    optional,
+    positive,
+)
 
 _PREFIX = "policy."
 _ANY = 2**62
@@ -265,8 +273,8 @@ class Policy:
         for array in values:
             if not isinstance(array, np.ndarray) or array.dtype.kind not in "iufc":
                 continue
-            if array.dtype.kind == "f":  # a copy is saved
-                largest = max(float(array.max(initial=0.0)), -float(array.min(initial=0.0)))
+            if array.dtype.kind == "f":
+                largest = largest_entry(array)
             else:
                 largest = float(np.abs(array.astype(np.complex128)).max(initial=0.0))
             if not largest <= self.max_model:

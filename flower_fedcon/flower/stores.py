@@ -16,6 +16,7 @@ from flower_fedcon.core.compressing import Remembering
 from flower_fedcon.core.protocol import RunInfo
 from flower_fedcon.errors import ConfigError, StorageError
 from flower_fedcon.flower.leftovers import tidy
+from flower_fedcon.flower.messages import Lent, Tensors, lent_array, named_record
 from flower_fedcon.flower.policy import Policy
 from flower_fedcon.wire import state_files
 from flower_fedcon.wire.whole_files import FolderLock, atomic, read_bytes, storage
@@ -35,8 +36,11 @@ class Store(ABC):
     """A store of a client's versions between messages."""
 
     @abstractmethod
-    def load(self, run: RunInfo, state_type: type[Any] | None) -> Versions:
-        """Return the versions of this run; empty if there are none."""
+    def load(self, run: RunInfo, state_type: type[Any] | None, *, own: bool = True) -> Versions:
+        """Return the versions of this run; empty if there are none.
+
+        Without `own` their arrays may be read-only views of what is kept.
+        """
 
     @abstractmethod
     def save(self, run: RunInfo, versions: Versions) -> None:
@@ -95,8 +99,9 @@ class ContextStore(Store):
 
     def __init__(self, context: Context) -> None:
         self._records = context.state
+        self._tensors = Tensors(Lent)
 
-    def load(self, run: RunInfo, state_type: type[Any] | None) -> Versions:
+    def load(self, run: RunInfo, state_type: type[Any] | None, *, own: bool = True) -> Versions:
         """Return the versions of this run; empty if the context holds none."""
         name = f"{_RECORD}.{run.run_id}"
         if name not in self._records:
@@ -104,19 +109,23 @@ class ContextStore(Store):
         record, arrays = self._records[name], self._records[f"{name}.arrays"]
         if record.get("run") != _key(run):
             return Versions()
-        held = {key: value.numpy() for key, value in arrays.items()}  # type: ignore[union-attr]
+        held = {}
+        for key, tensor in arrays.items():  # type: ignore[union-attr]
+            held[key] = tensor.numpy() if own else lent_array(tensor)
+            if not own:
+                self._tensors.note(held[key], tensor)
         versions: Versions = state_files.unpack(str(record["state"]), held, _types(state_type))
         return versions
 
     def save(self, run: RunInfo, versions: Versions) -> None:
         """Put the versions into the context."""
-        from flwr.app import Array, ArrayRecord, ConfigRecord
+        from flwr.app import ConfigRecord
 
         text, arrays = state_files.pack(versions)
         name = f"{_RECORD}.{run.run_id}"  # one for each run, since a race plays several
         self._records[name] = ConfigRecord({"run": _key(run), "state": text})
-        held = ArrayRecord({key: Array(value) for key, value in arrays.items()})
-        self._records[f"{name}.arrays"] = held
+        self._records[f"{name}.arrays"] = named_record(arrays, self._tensors)
+        self._tensors = Tensors(Lent)
         saved = [key for key in self._records if _STATE.fullmatch(key)]
         for key in saved[: max(0, len(saved) - _RUNS)]:  # of earlier runs
             del self._records[key], self._records[f"{key}.arrays"]
@@ -171,7 +180,7 @@ class FileStore(Store):
             raise ConfigError(f"a run_id must be 32 hexadecimal digits, got {run_id!r}")
         return self._folder / run_id / self._name / file
 
-    def load(self, run: RunInfo, state_type: type[Any] | None) -> Versions:
+    def load(self, run: RunInfo, state_type: type[Any] | None, *, own: bool = True) -> Versions:
         """Return the versions of this run; empty if there is no file, or a damaged one."""
         path = self.path(run)
         try:

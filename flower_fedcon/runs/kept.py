@@ -26,6 +26,7 @@ from flower_fedcon.wire.ledgers import RunLedgers
 
 _log = logging.getLogger("flwr")
 _CHECKPOINT_SECONDS = 10.0
+_PAUSE = 9.0  # times as long as writing a checkpoint takes, until the next
 
 
 class Spending(RunHook):
@@ -95,7 +96,7 @@ class Kept(RunHook):
         self._fingerprint: checkpoint.Fingerprint = {}
         self._clients: dict[str, Any] = {}
         self._before: dict[str, Any] | None = None  # during a round: the state it began with
-        self._saved = time.monotonic()
+        self._saved, self._took = time.monotonic(), 0.0
 
     def parts(self, server: Server, *, rounds: bool) -> list[RunHook]:
         """Return what writes into the folder, in its order; `rounds` if the run has some."""
@@ -135,7 +136,7 @@ class Kept(RunHook):
         """Make the folder, or take up the run in it."""
         directory, plan, content = self._directory, self._plan, self._found
         unit = unit_of(run.server.strategy.participation)
-        self._saved = time.monotonic()
+        self._saved, self._took = time.monotonic(), 0.0
         if content is None:
             if plan.resume:
                 lacks = "no checkpoint in" if directory.exists else "there is no folder"
@@ -195,7 +196,8 @@ class Kept(RunHook):
     def _is_due(self, run: Playing) -> bool:
         if self._plan.checkpoint_every is not None:
             return run.server.round % self._plan.checkpoint_every == 0
-        late = time.monotonic() - self._saved > _CHECKPOINT_SECONDS
+        pause = max(_CHECKPOINT_SECONDS, _PAUSE * self._took)  # a large model takes seconds
+        late = time.monotonic() - self._saved > pause
         return late or run.server.private.remembers
 
     def _content(self, run: Playing) -> dict[str, Any]:
@@ -220,12 +222,14 @@ class Kept(RunHook):
 
     def _checkpoint(self, run: Playing) -> None:
         """Write all that a later start needs; clients then keep these versions."""
+        began = time.monotonic()
         self._write(run, self._content(run))
         for runner in self._race_hook.runners:
             if not runner.out:
                 runner.server.acknowledgements.keep()
         run.server.acknowledgements.keep()
         self._saved = time.monotonic()  # the next is due this long after the end of this one
+        self._took = self._saved - began
 
     def rescue(self, run: Playing) -> None:
         """Write the state before a round that has failed, if nothing of it has been applied."""

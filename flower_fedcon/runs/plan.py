@@ -39,8 +39,8 @@ class Plan:
         setting has changed: arrays are compared entirely, your own objects by an attribute
         `resume_key` (a text or a number), or without it by their whole content.
     checkpoint_every : int, optional
-        Rounds between checkpoints; by default there is one every ten seconds, and always at the
-        end.
+        Rounds between checkpoints; by default there is one every ten seconds, for large models
+        less often, so that they take at most a tenth of the time, and always at the end.
     allow_changes : sequence of str
         What may differ from the resumed run, such as "penalty" or "data".
     certificates : bool

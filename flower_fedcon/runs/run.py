@@ -121,7 +121,7 @@ class Run:
         `after_round` is called with every round once it is complete.
         """
         with closing(self):
-            self.history = History(self.server.setup.layout.unpack(self.server.x))
+            self.history = History(self.server.setup.layout.unpack(self.start))
             self.hooks.begin(self, self._states)
             try:
                 with graceful(self._kept is not None) as self._interrupted:
@@ -176,6 +176,7 @@ class Run:
             self.recorder.seconds += ended - began
             if after_round is not None and round_ is not None:
                 after_round(round_)
+            del round_  # with its uploads, before the next one
             done, stop = self.server.round, self.server.exhausted
             last = done == plan.num_rounds
             if stop or last or (plan.evaluate_every and done % plan.evaluate_every == 0):

@@ -161,7 +161,7 @@ class AREA(OwnSteps[AREAState], Mirrored[AREAState]):
         z = state.z + uploads.moved("delta") / uploads.num_clients
         x = self.regularizer.prox(z, self.longest_prox())
         if state.mirror is not None:
-            state.mirror.add(uploads.clients, y=uploads.stacked("delta"))
+            state.mirror.follow(uploads, y="delta")
         return state._replace(x=x, z=z, t=state.t + 1)
 
     def longest_prox(self) -> float:

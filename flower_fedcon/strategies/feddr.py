@@ -175,7 +175,7 @@ class FedDR(Balanced[FedDRState], Mirrored[FedDRState]):
         xbar = self.regularizer.prox(xtilde, eta)
         balance = self.balanced(state.balance, xbar, uploads)
         if state.mirror is not None:
-            state.mirror.add(uploads.clients, xhat=uploads.stacked("delta"))
+            state.mirror.follow(uploads, xhat="delta")
         return state._replace(xbar=xbar, xtilde=xtilde, t=state.t + 1, balance=balance)
 
     def longest_prox(self) -> float:

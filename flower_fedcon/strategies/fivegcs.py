@@ -185,7 +185,7 @@ class FiveGCS(ControlVariates[FiveGCSState]):
         step = self.constants.gamma * (uploads.num_clients / self.constants.cohort_size)
         after = state._replace(x=self.model(state) - step * dv, v=state.v + dv)
         if state.mirror is not None:
-            state.mirror.add(uploads.clients, variate=uploads.stacked("delta"))
+            state.mirror.follow(uploads, variate="delta")
         return after
 
     def model(self, state: FiveGCSState) -> Array:

@@ -169,7 +169,7 @@ class MIFA(OwnSteps[MIFAState], Mirrored[MIFAState]):
         rate = 1.0 if self.client_lr is None else at(self.client_lr, uploads.round)
         w = self.regularizer.prox(state.w + rate * g, rate * self.unit)
         if state.mirror is not None:
-            state.mirror.add(uploads.clients, g=uploads.stacked("delta"))
+            state.mirror.follow(uploads, g="delta")
         return state._replace(w=w, g=g)
 
     def longest_prox(self) -> float:

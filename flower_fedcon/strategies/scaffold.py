@@ -208,6 +208,9 @@ class Scaffold(AmplifiedSteps[ScaffoldState], CorrectedSteps[ScaffoldState]):
             if everyone:
                 averaged: Array = mean * rate  # c + mean_i dc_i: each dc_i contains -c
                 return averaged
+        elif uploads.are_apart("dc"):
+            mirror.follow(uploads, c="dc")
+            return c + uploads.moved("dc") / uploads.num_clients
         else:
             changes = uploads.stacked("dc")
             mirror.add(uploads.clients, c=changes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -109,8 +110,8 @@ class LocalTraining:
         model = self.layout.unpack(packed)
         return model if isinstance(model, list) else [model]
 
-    def packed(self, layers: Sequence[Array], what: str = "model") -> Array:
-        """Return layers as one array.
+    def packed(self, layers: Sequence[Array], what: str = "model", *, keep: bool = True) -> Array:
+        """Return layers as one array; without `keep` it may be that of the only layer.
 
         Raises
         ------
@@ -118,7 +119,8 @@ class LocalTraining:
             If a value is not finite; `what` names the array.
         """
         try:
-            return self.layout.pack(list(layers) if self.layout.layered else layers[0], "a model")
+            model = list(layers) if self.layout.layered else layers[0]
+            return self.layout.pack(model, "a model", keep=keep)
         except ConfigError:
             for place, layer in enumerate(layers):
                 if not np.isfinite(layer).all():
@@ -215,7 +217,7 @@ class LocalTraining:
         if correction is not None:
             self.steps += correction.steps
             if self.keeps_gradient and correction.steps:
-                gradient = self.packed(correction.mean_gradient(), "gradient")
+                gradient = self.packed(correction.mean_gradient(), "gradient", keep=False)
         changes = added.is_the_method or added.corrects or added.clip is not None
         if not self.steps and changes:
             self._refuse(
@@ -292,8 +294,12 @@ class LoopCorrection:
             factor = self._clip / max(norm, self._clip)
             gradients = [factor * g for g in gradients]
         if self._training.keeps_gradient:
-            sums = self._sums or [0.0] * len(gradients)
-            self._sums = [s + g for s, g in zip(sums, gradients, strict=True)]
+            if self._sums:  # in place: they are nobody else's
+                self._sums = [
+                    operator.iadd(*pair) for pair in zip(self._sums, gradients, strict=True)
+                ]
+            else:
+                self._sums = [0.0 + g for g in gradients]
         if self._subgradient is not None:
             x = self._training.packed([self._to_array(layer) for layer in model])
             extra = self._tensors(self._subgradient.subgradient(x))
@@ -305,8 +311,9 @@ class LoopCorrection:
         """Release the loop at the end of the round."""
 
     def mean_gradient(self) -> list[Array]:
-        """Return the mean of the gradients so far, without the method's terms."""
-        return [self._to_array(s / self.steps) for s in self._sums]
+        """Return the mean of the gradients, without the method's terms; it ends the sums."""
+        sums, self._sums = self._sums, []
+        return [self._to_array(operator.itruediv(s, self.steps)) for s in sums]
 
     def _tensors(self, packed: Array | None) -> Iterator[Any]:
         """Yield the layers of a packed array as tensors; None for None."""

@@ -36,6 +36,8 @@ class OwnLoop(LocalPassClient[State], Generic[State]):
         As in every client.
     """
 
+    only_reads = True
+
     def __init__(
         self,
         loop: Loop,

@@ -89,29 +89,35 @@ def decode(
     text: str, arrays: Mapping[str, Array], own: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Return the settings written by `encode`; `own` holds the client's own oracles."""
-
-    def build(name: str, value: Any) -> Any:
-        if isinstance(value, list):
-            return [build(name, part) for part in value]
-        if not isinstance(value, dict):
-            return value
-        if "array" in value:
-            return arrays[value["array"]]
-        if value.get("type") == "local":
-            if own is None or name not in own:
-                raise ConfigError(
-                    f"the server's {name} is a {value.get('class')!r}, which is not one of this "
-                    f"package's: give client_app(oracles={{{name!r}: ...}}) the same object"
-                )
-            given = own[name]
-            return regularizers.as_regularizer(given) if name == "regularizer" else given
-        return make(value.get("type"), {k: build(name, v) for k, v in value.items() if k != "type"})
-
     try:
         settings = json.loads(text)
-        return {str(name): build(str(name), value) for name, value in settings.items()}
+        return {
+            str(name): _built(str(name), value, arrays, own) for name, value in settings.items()
+        }
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise ConfigError(f"settings that cannot be read: {error}") from None
+
+
+def _built(
+    name: str, value: Any, arrays: Mapping[str, Array], own: Mapping[str, Any] | None
+) -> Any:
+    """Return the value of a setting; as a closure it would keep a message's arrays alive."""
+    if isinstance(value, list):
+        return [_built(name, part, arrays, own) for part in value]
+    if not isinstance(value, dict):
+        return value
+    if "array" in value:
+        return arrays[value["array"]]
+    if value.get("type") == "local":
+        if own is None or name not in own:
+            raise ConfigError(
+                f"the server's {name} is a {value.get('class')!r}, which is not one of this "
+                f"package's: give client_app(oracles={{{name!r}: ...}}) the same object"
+            )
+        given = own[name]
+        return regularizers.as_regularizer(given) if name == "regularizer" else given
+    parameters = {k: _built(name, v, arrays, own) for k, v in value.items() if k != "type"}
+    return make(value.get("type"), parameters)
 
 
 def make(kind: Any, parameters: Mapping[str, Any]) -> Any:

@@ -48,31 +48,32 @@ def pack(tree: Any) -> tuple[str, dict[str, Array]]:
     ('{"d": {"x": {"a": 0}, "t": 3}}', {'0': array([0., 0.])})
     """
     arrays: dict[str, Array] = {}
+    return json.dumps(_encoded(tree, arrays)), arrays
 
-    def encode(value: Any) -> Any:
-        if isinstance(value, np.generic):
-            value = value.item()
-        if isinstance(value, _PLAIN):
-            return value
-        if isinstance(value, np.ndarray):
-            arrays[str(len(arrays))] = np.ascontiguousarray(value).reshape(value.shape)
-            return {"a": len(arrays) - 1}
-        if isinstance(value, tuple) and hasattr(value, "_asdict"):
-            fields = {name: encode(part) for name, part in value._asdict().items()}
-            return {"n": type(value).__name__, "f": fields}
-        if isinstance(value, Saveable):
-            return {"o": type(value).__name__, "f": encode(value.to_tree())}
-        if isinstance(value, Mapping):
-            return {"d": {str(name): encode(part) for name, part in value.items()}}
-        if isinstance(value, list | tuple):
-            return (
-                {"t": [encode(part) for part in value]}
-                if isinstance(value, tuple)
-                else [encode(part) for part in value]
-            )
-        raise ConfigError(f"a state cannot hold {type(value).__name__}: {value!r}")
 
-    return json.dumps(encode(tree)), arrays
+def _encoded(value: Any, arrays: dict[str, Array]) -> Any:
+    """Return a value for JSON, and put its arrays aside.
+
+    As a closure that calls itself it would keep the arrays alive until Python collects it.
+    """
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, _PLAIN):
+        return value
+    if isinstance(value, np.ndarray):
+        arrays[str(len(arrays))] = np.ascontiguousarray(value).reshape(value.shape)
+        return {"a": len(arrays) - 1}
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        fields = {name: _encoded(part, arrays) for name, part in value._asdict().items()}
+        return {"n": type(value).__name__, "f": fields}
+    if isinstance(value, Saveable):
+        return {"o": type(value).__name__, "f": _encoded(value.to_tree(), arrays)}
+    if isinstance(value, Mapping):
+        return {"d": {str(name): _encoded(part, arrays) for name, part in value.items()}}
+    if isinstance(value, list | tuple):
+        parts = [_encoded(part, arrays) for part in value]
+        return {"t": parts} if isinstance(value, tuple) else parts
+    raise ConfigError(f"a state cannot hold {type(value).__name__}: {value!r}")
 
 
 def unpack(
@@ -92,28 +93,29 @@ def unpack(
     DamagedError
         If the text does not fit the arrays or the types.
     """
-
-    def decode(value: Any) -> Any:
-        if isinstance(value, list):
-            return [decode(part) for part in value]
-        if not isinstance(value, dict):
-            return value
-        if "a" in value:
-            return arrays[str(value["a"])]
-        if "t" in value:
-            return tuple(decode(part) for part in value["t"])
-        if "d" in value:
-            return {name: decode(part) for name, part in value["d"].items()}
-        if "o" in value:
-            return types[value["o"]].from_tree(decode(value["f"]))
-        fields = {name: decode(part) for name, part in value["f"].items()}
-        return types[value["n"]](**fields)
-
     try:
         tree = json.loads(text)
-        return decode(tree if part is None else tree["d"][part])
+        return _decoded(tree if part is None else tree["d"][part], arrays, types)
     except Exception as error:  # a text that is not a state can make the types raise anything
         raise DamagedError(f"a state that cannot be read ({error!r:.200})") from None
+
+
+def _decoded(value: Any, arrays: Mapping[str, Array], types: Mapping[str, type[Any]]) -> Any:
+    """Undo `_encoded`."""
+    if isinstance(value, list):
+        return [_decoded(part, arrays, types) for part in value]
+    if not isinstance(value, dict):
+        return value
+    if "a" in value:
+        return arrays[str(value["a"])]
+    if "t" in value:
+        return tuple(_decoded(part, arrays, types) for part in value["t"])
+    if "d" in value:
+        return {name: _decoded(part, arrays, types) for name, part in value["d"].items()}
+    if "o" in value:
+        return types[value["o"]].from_tree(_decoded(value["f"], arrays, types))
+    fields = {name: _decoded(part, arrays, types) for name, part in value["f"].items()}
+    return types[value["n"]](**fields)
 
 
 def write(path: Path, tree: Any) -> None:
@@ -125,12 +127,12 @@ def write(path: Path, tree: Any) -> None:
     named: dict[str, Any] = {**arrays, "json": np.frombuffer(text.encode(), dtype=np.uint8)}
     with storage(f"make the folder {path.parent}"):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with atomic(path, private=True) as temporary, temporary.open("w+b") as file:
+    with atomic(path, private=True) as temporary, temporary.open("wb") as file:
         file.write(_head(_NOT_YET))
-        np.savez(_After(file), **named)
-        digest = _digest(file, len(_head(_NOT_YET)))
+        content = _Digested(file)
+        np.savez(content, **named)
         file.seek(0)
-        file.write(_head(digest))
+        file.write(_head(content.digest()))
 
 
 def _head(digest: str) -> bytes:
@@ -146,25 +148,28 @@ def _digest(file: BinaryIO, start: int) -> str:
     return checksum.hexdigest()
 
 
-class _After:
-    """The part of a file after its head, as a file to which an archive is written."""
+class _Digested:
+    """A file to which an archive is written from start to end, and its SHA-256.
+
+    It has no places to go back to, so nothing that was written is read again.
+    """
 
     def __init__(self, file: BinaryIO) -> None:
-        self._file, self._start = file, file.tell()
-        self.write, self.flush = file.write, file.flush
+        self._file, self._checksum = file, hashlib.sha256()
+        self.flush = file.flush
 
-    def tell(self) -> int:
-        """Return the place."""
-        return self._file.tell() - self._start
-
-    def seek(self, place: int, whence: int = io.SEEK_SET) -> int:
-        """Go to a place, and return it."""
-        offset = self._start if whence == io.SEEK_SET else 0
-        return self._file.seek(place + offset, whence) - self._start
+    def write(self, data: Any) -> int:
+        """Write the next bytes."""
+        self._checksum.update(data)
+        return self._file.write(data)
 
     def read(self, size: int = -1) -> bytes:
-        """Return the bytes from here on."""
-        return self._file.read(size)
+        """Refuse: NumPy asks whether a file has it, to tell files from paths."""
+        raise io.UnsupportedOperation("read")
+
+    def digest(self) -> str:
+        """Return the checksum of what was written, as text."""
+        return self._checksum.hexdigest()
 
 
 def read(path: Path, types: Mapping[str, type[Any]], part: str | None = None) -> Any:

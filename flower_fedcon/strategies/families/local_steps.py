@@ -202,7 +202,7 @@ class LocalSteps(OwnSteps[State]):
         after: OptimizerState | None = None
         if self.server_optimizer is not None:
             mean, after = self.server_optimizer.direction(mean, state)
-        move: Array = self.server_lr * mean
+        move: Array = mean if self.server_lr == 1 else self.server_lr * mean
         return move, after
 
 
