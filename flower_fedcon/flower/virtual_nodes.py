@@ -15,6 +15,7 @@ from flwr.serverapp import ServerApp
 from flwr.simulation import run_simulation
 
 from flower_fedcon.errors import needing
+from flower_fedcon.flower.lasting_workers import lasting_workers
 
 BACKEND: dict[str, Any] = {
     # By default a worker has two processors, and a dead worker is not replaced. Its message is sent
@@ -50,7 +51,7 @@ def run_on_virtual_nodes(server: ServerApp, client: ClientApp, nodes: int) -> No
         If Ray is not installed.
     """
     require_ray()
-    with warnings.catch_warnings():
+    with lasting_workers(), warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         run_simulation(
             server_app=server, client_app=client, num_supernodes=nodes, backend_config=BACKEND
