@@ -74,7 +74,8 @@ class Slow(Quadratic):
         return super().gradient(x)
 """
 LOST = """
-import os, threading, time
+import os, subprocess, sys, threading, time
+from pathlib import Path
 import numpy as np
 import ray
 from ray.cluster_utils import Cluster
@@ -91,11 +92,15 @@ cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_
 second = cluster.add_node(num_cpus=1)
 os.environ["RAY_ADDRESS"] = cluster.address
 
+started = []
+
 def lose_and_return():
     time.sleep(0.3)  # within the round
     cluster.remove_node(second, allow_graceful=False)
-    time.sleep(15.0)
-    cluster.add_node(num_cpus=1)
+    time.sleep(20.0)
+    ray_here = str(Path(sys.executable).with_name("ray"))
+    start = [ray_here, "start", "--address", cluster.address, "--num-cpus", "1"]
+    started.append(subprocess.Popen([*start, "--disable-usage-stats", "--block"]))
 
 def evaluate(number, x):
     if number == 2:
@@ -103,11 +108,13 @@ def evaluate(number, x):
     return {}
 
 strategy = Scaffold(client_lr=0.05, local_steps=2)
-there = simulate(strategy, problem(), 20, engine="ray", evaluate=evaluate)
-here = simulate(strategy, problem(), 20)
+there = simulate(strategy, problem(), 40, engine="ray", evaluate=evaluate)
+here = simulate(strategy, problem(), 40)
 assert there.x.tobytes() == here.x.tobytes()
-assert there["replies"].tolist() == 20 * [10]
+assert there["replies"].tolist() == 40 * [10]
 assert there["dropped"][-1] == there["retries"][-1] == 0
+for node in started:
+    node.terminate()
 ray.shutdown()
 cluster.shutdown()
 print("the same iterates")
@@ -124,4 +131,6 @@ def test_a_lost_ray_node_changes_no_iterate(tmp_path):
         [sys.executable, str(script)], capture_output=True, text=True, timeout=600, check=False
     )
     assert "the same iterates" in played.stdout, played.stderr[-3000:]
-    assert "the machine of a worker is lost: 1 of 2 workers go on" in played.stderr + played.stdout
+    said = played.stderr + played.stdout
+    assert "the machine of a worker is lost: 1 of 2 workers go on" in said
+    assert "a worker that was lost is back" in said
