@@ -116,7 +116,8 @@ class Gate:
                 summed = isinstance(column, Summed)
                 numbers = [float(column.total())] if summed else column
                 _check_numbers(name, numbers)
-                longest = max(longest, *(abs(float(number)) for number in numbers))
+                if reply.remote:
+                    longest = max(longest, *map(abs, numbers))
             else:
                 square = self._check(name, column, len(reply.clients), bound * bound)
                 longest = max(longest, math.sqrt(square))
