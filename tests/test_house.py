@@ -179,6 +179,7 @@ OLDER = {  # what Flower keeps for older apps, or calls deprecated: the end of e
     "flwr.server.client_manager": "legacy.py",
     "flwr.server.client_proxy": "legacy.py",
     "flwr.server.strategy": "legacy.py",
+    "flwr.server.superlink.fleet.vce.backend": "lasting_workers.py",
     "flwr.server.workflow": "secagg.py",
     "flwr.simulation": "virtual_nodes.py",
 }

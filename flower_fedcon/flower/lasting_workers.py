@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -36,7 +36,7 @@ class Workers:
         `lives(worker, seconds)` returns whether a worker answers within this time.
     """
 
-    def __init__(self, idle: list[Any], lives: Any) -> None:
+    def __init__(self, idle: list[Any], lives: Callable[[Any, float], bool]) -> None:
         self._idle, self._lives = idle, lives
         self.count = len(idle)
         self._aside: list[Any] = []
@@ -127,9 +127,17 @@ class Pings:
 
 @contextmanager
 def lasting_workers() -> Iterator[None]:
-    """Let the simulations that start meanwhile go on without workers that are lost."""
+    """Let the simulations that start meanwhile go on without workers that are lost.
+
+    If Flower has moved its backend, they have Flower's own choice of workers.
+    """
     import ray
-    from flwr.server.superlink.fleet.vce.backend import raybackend
+
+    try:
+        from flwr.server.superlink.fleet.vce.backend import raybackend
+    except ImportError:
+        yield
+        return
 
     lost = ray.exceptions.RayActorError, ray.exceptions.ObjectLostError
 
