@@ -22,7 +22,7 @@ from sklearn.utils.validation import (
 
 from flower_fedcon.core.docstrings import Entry, complete, with_inherited
 from flower_fedcon.core.exchange import Site, known
-from flower_fedcon.errors import ConfigError, first_few, repr_of
+from flower_fedcon.errors import ConfigError, first_few, number_of, repr_of
 from flower_fedcon.estimators.argument_forms import (
     clients_of,
     expect_outcomes,
@@ -327,7 +327,7 @@ class FederatedEstimator(RandomEffects, BaseEstimator, FitSettings):  # type: ig
             if (wrong := np.flatnonzero(~np.isfinite(column))).size:
                 raise ValueError(
                     f"{name} must be finite, got {column[wrong[0]]:g} in row {wrong[0]} (and "
-                    f"{len(wrong) - 1} others): leave such rows out"
+                    f"{number_of(len(wrong) - 1, 'other')}): leave such rows out"
                 )
             if name == "exposure":
                 if not family_of(self.family).log_link:
@@ -518,8 +518,8 @@ class FederatedEstimator(RandomEffects, BaseEstimator, FitSettings):  # type: ig
         if not path.converged[place]:
             ended = path.rounds[place] < self.max_iter
             warnings.warn(
-                f"{type(self).__name__} did not reach its tolerance in {path.rounds[place]} rounds "
-                f"(KKT residual {path.kkt[place]:.3g}): "
+                f"{type(self).__name__} did not reach its tolerance in "
+                f"{number_of(path.rounds[place], 'round')} (KKT residual {path.kkt[place]:.3g}): "
                 + (alike or ("rounding is the limit: give a larger tol" if ended else
                              f"allow more than max_iter={self.max_iter} rounds")),
                 ConvergenceWarning,

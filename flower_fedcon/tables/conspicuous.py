@@ -11,7 +11,7 @@ from itertools import combinations
 
 import numpy as np
 
-from flower_fedcon.errors import ConfigError, first_few
+from flower_fedcon.errors import ConfigError, first_few, number_of
 from flower_fedcon.objectives.survival import NOTHING_COMPARED
 from flower_fedcon.tables.encoding import is_wide
 from flower_fedcon.tables.marks import looks_missing, near_duplicates
@@ -439,13 +439,15 @@ def _categories(
     total = dict(zip(known, counts.sum(axis=0).tolist(), strict=True))
     present = [category for category in known if total[category]]
     for group in near_duplicates(present):
-        said = ", ".join(f"{category!r} ({total[category]:.0f} rows)" for category in group)
+        said = ", ".join(
+            f"{category!r} ({number_of(total[category], 'row')})" for category in group
+        )
         remarks.append(f"{column}: {said} are {len(group)} categories: do they mean the same?")
     for category in present:
         if looks_missing(category):
             remarks.append(
-                f"{column}: {category!r} ({total[category]:.0f} rows) is a category: if it stands "
-                "for a missing value, add it to missing in the schema"
+                f"{column}: {category!r} ({number_of(total[category], 'row')}) is a category: if "
+                "it stands for a missing value, add it to missing in the schema"
             )
     reference = feature.reference or (feature.categories[0] if feature.categories else "")
     if reference in total and present and not total[reference]:
@@ -470,7 +472,7 @@ def _categories(
             alone = np.flatnonzero((own > 0) & ~elsewhere).tolist()
             if place in apart or not alone or not elsewhere.any():
                 continue
-            said = first_few([f"{known[j]!r} ({own[j]:.0f} rows)" for j in alone])
+            said = first_few([f"{known[j]!r} ({number_of(own[j], 'row')})" for j in alone])
             absent = [repr(known[j]) for j in np.flatnonzero((own == 0) & elsewhere).tolist()]
             lacks = f", and lacks {first_few(absent)}" if absent else ""
             remarks.append(

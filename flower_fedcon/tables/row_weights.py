@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, number_of
 from flower_fedcon.validation import choice
 
 FREQUENCY, SAMPLING = KINDS = ("frequency", "sampling")
@@ -58,7 +58,7 @@ def of_sites(names: Sequence[str], sums: Sequence[float], rows: Sequence[int]) -
     """
     for name, total, count in zip(names, sums, rows, strict=True):
         if total != round(total) or total <= count:  # in the last case their mean may have become 1
-            return f"the weights of {name} sum to {total:.10g} over {count} rows"
+            return f"the weights of {name} sum to {total:.10g} over {number_of(count, 'row')}"
     return ""
 
 
@@ -73,7 +73,8 @@ def said_of(stated: Any, rows: float, total: float) -> tuple[str, ...]:
     if stated or total == rows:
         return ()
     return (
-        f"the weights count {rows:.10g} rows as {total:.10g}: if a row stands for so many of a "
+        f"the weights count {number_of(rows, 'row')} as {total:.10g}: if a row stands for so many "
+        "of a "
         f'population, give weight_kind="{SAMPLING}"',
     )
 

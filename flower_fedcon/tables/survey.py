@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.errors import ConfigError, first_few
+from flower_fedcon.errors import ConfigError, first_few, number_of
 from flower_fedcon.tables.columns import Columns
 from flower_fedcon.tables.conspicuous import (
     check_outcomes,
@@ -311,7 +311,7 @@ def seen_in_rows(columns: Columns) -> Iterator[str]:
         for said in odd_values(rows, remedy):
             yield f"column {column!r}: {said}"
         for value, rest in _far_out(distinct.tolist()):
-            where = f"column {column!r}: {value:g} ({rows[value]} rows)"
+            where = f"column {column!r}: {value:g} ({number_of(rows[value], 'row')})"
             if fills_in(value):
                 yield f"{where}: if it stands for a missing value, {remedy}"
             else:
@@ -399,7 +399,7 @@ def _too_rare(clients: Sequence[Client], least: int) -> Iterator[str]:
     schema = clients[0].table.schema
     for feature in schema.categorical if least > 1 else ():
         listed = [
-            f"{mark!r} ({rows} rows at {client.name})"
+            f"{mark!r} ({number_of(rows, 'row')} at {client.name})"
             for client in clients
             for mark, rows in _by_mark(client.columns.counts.get(feature.name, {})).items()
             if rows < least
@@ -430,9 +430,9 @@ def _decided(clients: Sequence[Client]) -> Iterator[str]:
             whole = np.concatenate(parts)
             if mark and schema.family.decides(whole):
                 yield (
-                    f"column {feature.name!r}: all {len(whole)} rows of {mark!r} have one outcome: "
-                    "without a penalty its coefficient has no end. Join it to another category, "
-                    "or take l1 > 0"
+                    f"column {feature.name!r}: all {number_of(len(whole), 'row')} of {mark!r} have "
+                    "one outcome: without a penalty its coefficient has no end. Join it to "
+                    "another category, or take l1 > 0"
                 )
 
 
@@ -514,8 +514,8 @@ def _unsought(tables: Sequence[Table], preparation: Preparation, work: float) ->
         return "collinear columns were not searched for, since the model's columns are sparse"
     if columns >= rows:
         return (
-            f"the model has {columns} columns and only {rows} training rows, so some columns are "
-            f"combinations of others"
+            f"the model has {number_of(columns, 'column')} and only "
+            f"{number_of(rows, 'training row')}, so some columns are combinations of others"
         )
     if columns**2 * (rows + columns * len(tables)) > work:
         return f"collinear columns were not searched for among the model's {columns} columns"

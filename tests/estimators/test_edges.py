@@ -107,7 +107,7 @@ COUNTS = np.arange(N) % 4
         (lambda: FederatedLasso().fit(X, DAYS, GROUPS), "y holds the duration"),
         (
             lambda: FederatedLogisticRegression().fit(X, texts(pd.NA), GROUPS),
-            "y has no value for 1 rows, the first of them row 2",
+            "y has no value for 1 row, the first of them row 2",
         ),
         (
             lambda: FederatedLogisticRegression().fit(X, [None, *"ab" * 44, "a"], GROUPS),

@@ -201,7 +201,7 @@ WRONG = [
     ({"alpha": 95}, "alpha must be in"),
     ({"groups": ["a", None, "b"]}, "groups has no value"),
     ({"by": ["a", "a", "a"]}, "at least two arms, got 'a' in all rows"),
-    ({"by": ["a", None, "b"]}, "by has no value for 1 rows"),
+    ({"by": ["a", None, "b"]}, "by has no value for 1 row"),
     ({"by": ["a", "b"]}, "inconsistent numbers"),
     ({"by": None}, "by must have the arm of each row"),
 ]
@@ -299,7 +299,7 @@ def test_the_command(study, run_command: Command):
         "data", "curves", "study.toml", "--by", "horTh", "--stratified", "-o", "c.svg"
     )
     assert code == 0
-    assert "stratified log-rank test: chi2 7.396, 1 degrees of freedom, p = 0.00654" in out
+    assert "stratified log-rank test: chi2 7.396, 1 degree of freedom, p = 0.00654" in out
     assert "figure: c.svg" in out
     code, out, _ = run_command(
         "data", "curves", "study.toml", "--by", "horTh", "--grid", "100,2000,2999", "--min-rows",

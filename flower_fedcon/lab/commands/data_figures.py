@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from flower_fedcon.errors import ConfigError, printable
+from flower_fedcon.errors import ConfigError, number_of, printable
 from flower_fedcon.lab.commands.options import Set
 from flower_fedcon.runs.commands import Command
 from flower_fedcon.runs.console import console, say, table
@@ -117,7 +117,10 @@ def curves(
         whole, at = every[arm], curve.time[np.isfinite(curve.survival)]
         kept = int(whole.events.sum() - curve.events.sum())
         if kept:
-            say(f"{printable(arm)}: sites keep {kept} events, in counts below --min-rows")
+            say(
+                f"{printable(arm)}: sites keep {number_of(kept, 'event')}, in counts below "
+                "--min-rows"
+            )
         if len(at) < len(curve.time):
             last = f"after {at[-1]:g}" if len(at) else "at any time"
             say(f"{printable(arm)}: not known {last}, since no site sends its rows at risk")
@@ -128,8 +131,8 @@ def curves(
     if test is not None:
         kind = "stratified log-rank" if stratified else "log-rank"
         say(
-            f"{kind} test: chi2 {test.statistic:.4g}, {test.degrees} degrees of freedom, "
-            f"p = {test.pvalue:.3g}"
+            f"{kind} test: chi2 {test.statistic:.4g}, {number_of(test.degrees, 'degree')} of "
+            f"freedom, p = {test.pvalue:.3g}"
         )
         if test.caution:
             say(test.caution)

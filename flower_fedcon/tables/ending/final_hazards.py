@@ -12,7 +12,7 @@ import numpy as np
 
 from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.server import Server
-from flower_fedcon.errors import ConfigError, FedConError, first_few
+from flower_fedcon.errors import ConfigError, FedConError, first_few, number_of
 from flower_fedcon.runs.final_sums import asked, total_sums
 from flower_fedcon.tables import own_files
 from flower_fedcon.tables.ending.final_baseline import CommonFit
@@ -67,7 +67,7 @@ class Hazards:
             test = self.test
             lines = [
                 f"test of proportional hazards along log(time) ({PROPORTIONALITY}): chi2 "
-                f"{test.global_statistic:.4g} with {test.degrees} degrees of freedom, "
+                f"{test.global_statistic:.4g} with {number_of(test.degrees, 'degree')} of freedom, "
                 f"p = {test.global_pvalue:.3g}"
             ]
             for k in np.argsort(test.pvalue, kind="stable")[:_SHOWN].tolist():

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flower_fedcon.errors import ConfigError, clients_by_name, first_few
+from flower_fedcon.errors import ConfigError, clients_by_name, first_few, number_of
 from flower_fedcon.regularizers import WithIntercept
 from flower_fedcon.runs.directory import versions
 from flower_fedcon.runs.history import Record
@@ -327,10 +327,10 @@ def _in_time(curves: Curves | None) -> Iterator[str]:
     by_arm = _by_arm(curves)
     medians = ", ".join(f"{arm} {_median_in_words(curve)}" for arm, curve in by_arm.items())
     yield (
-        f"events are counted over training rows in {len(curves.times)} intervals, each up to one "
-        f"of curve_times. adjusted_at_risk in {CURVES} belongs to an interval, minus some of its "
-        f"censored rows: it is not a number at risk at a time; {AT_RISK} has these"
-        + (", and tests compare intervals, not single times" if len(by_arm) > 1 else "")
+        f"events are counted over training rows in {number_of(len(curves.times), 'interval')}, "
+        f"each up to one of curve_times. adjusted_at_risk in {CURVES} belongs to an interval, "
+        f"minus some of its censored rows: it is not a number at risk at a time; {AT_RISK} has "
+        "these" + (", and tests compare intervals, not single times" if len(by_arm) > 1 else "")
     )
     yield f"median time to the event: {medians}"
     for stratified in (False, True) if len(by_arm) > 1 else ():
@@ -414,10 +414,13 @@ def _lines(server: Server, ending: FinalAnswers) -> list[str]:
         lines += [_metric(name, record, setup.names) for name in preparation.held_out]
     lines += [] if ending.quality is None else ending.quality.lines
     up, down = (server.uplink_bytes / 1e6, server.downlink_bytes / 1e6)
-    lines.append(f"{server.strategy.title}, {server.round} rounds: {up:.3f} MB up, {down:.3f} down")
+    lines.append(
+        f"{server.strategy.title}, {number_of(server.round, 'round')}: {up:.3f} MB up, {down:.3f} "
+        "down"
+    )
     used = server.acknowledgements.rounds.tolist()
     part = [
-        f"{client.name} ({client.num_examples} rows{'' if last else ', in no round'})"
+        f"{client.name} ({number_of(client.num_examples, 'row')}{'' if last else ', in no round'})"
         for client, last in zip(setup.clients, used, strict=True)
     ]
     lines.append(f"took part: {', '.join(part)}")
@@ -436,7 +439,8 @@ def _lines(server: Server, ending: FinalAnswers) -> list[str]:
             )
     if ending.random is not None:
         lines.append(
-            f"random intercepts: converged after {ending.random.exchanges} exchanges of sums"
+            f"random intercepts: converged after {number_of(ending.random.exchanges, 'exchange')} "
+            "of sums"
             if ending.random.converged
             else f"random intercepts: NOT CONVERGED: {ending.random.unfinished}"
         )

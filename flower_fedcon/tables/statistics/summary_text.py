@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from flower_fedcon.runs.paper_tables import p_in_words
 from flower_fedcon.tables.preparation import INTERCEPT
 from flower_fedcon.tables.row_weights import SAMPLING
 from flower_fedcon.tables.statistics.estimates import DEBIASED, Estimates
@@ -107,7 +108,7 @@ def estimates_table(
     )  # fmt: skip
     cells, of_columns = [], True  # before the intercept, and what comes after it
     for name, value, error, z, p, interval in rows:
-        shown = [_number(value), _number(error), f"{z:.3f}", f"{p:.3f}"]
+        shown = [_number(value), _number(error), "" if z != z else f"{z:.3f}", p_in_words(p)]
         of_columns = of_columns and not name.startswith(INTERCEPT)
         effect = ratio and of_columns
         logs = [value, *interval]
