@@ -55,10 +55,12 @@ from flower_fedcon.tables.row_weights import (
     NO_RANDOM,
     SAMPLING,
     check_sampling,
+    in_words,
     kind_of_weights,
     said_of,
 )
 from flower_fedcon.tables.schema import RANDOM, SITE_EFFECTS
+from flower_fedcon.tables.small_cells import effective_rows
 from flower_fedcon.tables.statistics import (
     Heterogeneity,
     found_by_sites,
@@ -194,9 +196,12 @@ class FederatedEstimator(RandomEffects, BaseEstimator, FitSettings):  # type: ig
             self.groups_ = self.groups_[there]
             self._place = np.where(counted, np.searchsorted(there, self._place), 0)
         self._kind = self._kind_of(weight)
-        self._said: tuple[str, ...] = ()
+        self._said, self._weighing = (), ""
         if weight is not None:
-            self._said = said_of(self.weight_kind, int((weight > 0).sum()), float(weight.sum()))
+            many, whole = int((weight > 0).sum()), float(weight.sum())
+            self._said = said_of(self.weight_kind, many, whole)
+            effective = effective_rows(weight, counted) if self._kind == SAMPLING else math.nan
+            self._weighing = in_words(self._kind, many, whole, effective)
         X = self._about_means(X, counted, weight)
         offsets = self._offset(offset, exposure, n)
         codes = self._clusters(clusters, n)

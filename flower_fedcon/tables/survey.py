@@ -23,6 +23,7 @@ from flower_fedcon.tables.conspicuous import (
     check_outcomes,
     check_references,
     conspicuous_values,
+    is_heavy,
     scales,
 )
 from flower_fedcon.tables.design import of_quantiles
@@ -32,7 +33,9 @@ from flower_fedcon.tables.odd_values import odd_values, totals
 from flower_fedcon.tables.own_files import SURVEY
 from flower_fedcon.tables.preparation import Preparation, agree, conclude
 from flower_fedcon.tables.repeated_rows import same_rows
+from flower_fedcon.tables.row_weights import SAMPLING
 from flower_fedcon.tables.schema import Feature, Schema
+from flower_fedcon.tables.small_cells import effective_rows
 from flower_fedcon.tables.table import SPREAD, SUMMARY, Table
 from flower_fedcon.tables.turned_round import turned_round
 from flower_fedcon.validation import Array
@@ -132,6 +135,7 @@ def survey(clients: Sequence[Client], least: int = 1) -> Survey:
     findings += conspicuous_values(schema, names, first, told, spread)
     findings += scales_of_outcomes(names, [client.table for client in clients])
     findings += [f"{c.name}: {line}" for c in clients for line in seen_in_rows(c.columns)]
+    findings += heavy_rows(names, [client.table for client in clients])
     findings += two_values([client.table for client in clients])
     findings += codes_as_numbers([client.table for client in clients])
     findings += _taken_as_one(clients)
@@ -243,6 +247,26 @@ def scales_of_outcomes(names: Sequence[str], tables: Sequence[Table]) -> Iterato
         mean = float(sums.sum() / sizes.sum())
         squares = np.array([float(((part - mean) ** 2).sum()) for part in values])
         yield from scales(Feature(column), names, sizes, sums, squares, mean)
+
+
+def heavy_rows(names: Sequence[str], tables: Sequence[Table]) -> Iterator[str]:
+    """Yield the training rows with a large share of the weight of all, for weights of sampling."""
+    schema = tables[0].schema
+    if schema.weight_kind != SAMPLING:
+        return
+    each = [np.asarray(table.weights)[table.training_rows] for table in tables]
+    whole, rows = math.fsum(np.concatenate(each).tolist()), sum(map(len, each))
+    effective = effective_rows(np.concatenate(each), np.arange(rows))
+    for name, table, weights in zip(names, tables, each, strict=True):
+        for place in np.flatnonzero(weights > 0).tolist():
+            share = float(weights[place]) / whole
+            if is_heavy(share, rows):
+                row = table.numbers_of(table.training_rows[[place]])[0]
+                yield (
+                    f"column {schema.weight!r}: row {row} of {name} has {100 * share:.3g} % of the "
+                    f"weight of all {rows} rows, whose effective number is {effective:.3g}, and "
+                    f"estimates follow it: is it correct?"
+                )
 
 
 def two_values(tables: Sequence[Table]) -> Iterator[str]:

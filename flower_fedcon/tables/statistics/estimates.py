@@ -125,6 +125,8 @@ class Estimates:
     notes : tuple of str
     weights : {"frequency", "sampling"}
         What the rows' weights mean.
+    weighing : str
+        What they are and add up to, in words; "" without weights.
     common : bool
         Whether a Cox model has one baseline hazard for all sites.
     """
@@ -147,6 +149,7 @@ class Estimates:
     events: float = math.nan
     notes: tuple[str, ...] = ()
     weights: str = FREQUENCY
+    weighing: str = ""
     common: bool = False
 
     @property
