@@ -336,7 +336,7 @@ def test_few_rows_in_groups_of_one_size_are_not_told(kind):
     set_clusters(f, codes)
     assert ask(f, down, 1)["numbers"][place] == 11
     with pytest.raises(
-        RefusedError, match="fewer than 5 rows here .* are in the 1 group of one size"
+        RefusedError, match=r"fewer than 5 rows here .* are in the 1 group of one size"
     ):
         ask(f, down, 5)
     plain = kind(A[:10], y[:10], intercept=True)

@@ -354,8 +354,8 @@ def test_a_weight_that_decides_is_named_and_no_other_site_is(tmp_path, run_comma
     remarks = run(tables(data=data, schema=schema, inference="robust"), 4).report.remarks
     assert any("one row of site0 has 100 % or more of the weight of all 120" in r for r in remarks)
     assert not any("values at site1" in r or "values at site2" in r for r in remarks)
-    keys = '\n'.join(f'{k} = "{v}"' for k, v in schema.items() if k != "features")
-    features = '\n'.join(f'{k} = "{v}"' for k, v in FEATURES.items())
+    keys = "\n".join(f'{k} = "{v}"' for k, v in schema.items() if k != "features")
+    features = "\n".join(f'{k} = "{v}"' for k, v in FEATURES.items())
     (tmp_path / "s.toml").write_text(f"{keys}\n[features]\n{features}\n")
     files = [f"{tmp_path}/site{k}.csv" for k in range(3)]
     _, out, _ = run_command("data", "check", *files, "--schema", f"{tmp_path}/s.toml")
