@@ -220,6 +220,15 @@ def first_few(names: Sequence[str], most: int = 6, what: str = "") -> str:
     return f"{before}{', '.join(names[:most])}{more}"
 
 
+def number_of(n: float, one: str, several: str = "") -> str:
+    """Return a number with the word for what is counted.
+
+    >>> number_of(1, "row"), number_of(0, "row"), number_of(1681.0, "row is", "rows are")
+    ('1 row', '0 rows', '1681 rows are')
+    """
+    return f"{n:.10g} {one if n == 1 else several or one + 's'}"
+
+
 def clients_by_name(names: Sequence[str]) -> str:
     """Return the names of clients, at most the first five.
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_consistent_length
 
-from flower_fedcon.errors import ConfigError, repr_of
+from flower_fedcon.errors import ConfigError, number_of, repr_of
 from flower_fedcon.validation import Array, count, expect_unmasked, plain_array
 
 _FOLDS = 5
@@ -71,8 +71,9 @@ def expect_outcomes(y: Any) -> None:
     cells = np.asarray(y, dtype=object).reshape(-1).tolist()
     if missing := [row for row, cell in enumerate(cells) if _is_missing(cell)]:
         raise ValueError(
-            f"y has no value for {len(missing)} rows, the first of them row {missing[0]} "
-            f"({cells[missing[0]]!r}): drop these rows, since no outcome may be missing"
+            f"y has no value for {number_of(len(missing), 'row')}, the first of them row "
+            f"{missing[0]} ({cells[missing[0]]!r}): drop these rows, since no outcome may be "
+            "missing"
         )
     for value in cells:
         if isinstance(value, _TIMES):
@@ -169,8 +170,8 @@ def _is_missing(label: Any) -> bool:
 def _expect_labels(missing: Any, name: str) -> None:
     if len(missing):
         raise ValueError(
-            f"{name} has no value for {len(missing)} rows, the first of them row {missing[0]}: "
-            f"name the client of each row, or drop these rows"
+            f"{name} has no value for {number_of(len(missing), 'row')}, the first of them row "
+            f"{missing[0]}: name the client of each row, or drop these rows"
         )
 
 

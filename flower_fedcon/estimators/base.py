@@ -22,7 +22,7 @@ from sklearn.utils.validation import (
 
 from flower_fedcon.core.docstrings import Entry, complete, with_inherited
 from flower_fedcon.core.exchange import Site, known
-from flower_fedcon.errors import ConfigError, first_few, repr_of
+from flower_fedcon.errors import ConfigError, first_few, number_of, repr_of
 from flower_fedcon.estimators.argument_forms import (
     clients_of,
     expect_outcomes,
@@ -55,10 +55,12 @@ from flower_fedcon.tables.row_weights import (
     NO_RANDOM,
     SAMPLING,
     check_sampling,
+    in_words,
     kind_of_weights,
     said_of,
 )
 from flower_fedcon.tables.schema import RANDOM, SITE_EFFECTS
+from flower_fedcon.tables.small_cells import effective_rows
 from flower_fedcon.tables.statistics import (
     Heterogeneity,
     found_by_sites,
@@ -194,9 +196,12 @@ class FederatedEstimator(RandomEffects, BaseEstimator, FitSettings):  # type: ig
             self.groups_ = self.groups_[there]
             self._place = np.where(counted, np.searchsorted(there, self._place), 0)
         self._kind = self._kind_of(weight)
-        self._said: tuple[str, ...] = ()
+        self._said, self._weighing = (), ""
         if weight is not None:
-            self._said = said_of(self.weight_kind, int((weight > 0).sum()), float(weight.sum()))
+            many, whole = int((weight > 0).sum()), float(weight.sum())
+            self._said = said_of(self.weight_kind, many, whole)
+            effective = effective_rows(weight, counted) if self._kind == SAMPLING else math.nan
+            self._weighing = in_words(self._kind, many, whole, effective)
         X = self._about_means(X, counted, weight)
         offsets = self._offset(offset, exposure, n)
         codes = self._clusters(clusters, n)
@@ -327,7 +332,7 @@ class FederatedEstimator(RandomEffects, BaseEstimator, FitSettings):  # type: ig
             if (wrong := np.flatnonzero(~np.isfinite(column))).size:
                 raise ValueError(
                     f"{name} must be finite, got {column[wrong[0]]:g} in row {wrong[0]} (and "
-                    f"{len(wrong) - 1} others): leave such rows out"
+                    f"{number_of(len(wrong) - 1, 'other')}): leave such rows out"
                 )
             if name == "exposure":
                 if not family_of(self.family).log_link:
@@ -518,8 +523,8 @@ class FederatedEstimator(RandomEffects, BaseEstimator, FitSettings):  # type: ig
         if not path.converged[place]:
             ended = path.rounds[place] < self.max_iter
             warnings.warn(
-                f"{type(self).__name__} did not reach its tolerance in {path.rounds[place]} rounds "
-                f"(KKT residual {path.kkt[place]:.3g}): "
+                f"{type(self).__name__} did not reach its tolerance in "
+                f"{number_of(path.rounds[place], 'round')} (KKT residual {path.kkt[place]:.3g}): "
                 + (alike or ("rounding is the limit: give a larger tol" if ended else
                              f"allow more than max_iter={self.max_iter} rounds")),
                 ConvergenceWarning,

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.stats import rankdata
 from sklearn.utils.validation import check_is_fitted
 
-from flower_fedcon.errors import ConfigError, first_few, repr_of
+from flower_fedcon.errors import ConfigError, first_few, number_of, repr_of
 from flower_fedcon.estimators.argument_forms import clients_of
 from flower_fedcon.estimators.base import FederatedEstimator, Tuned
 from flower_fedcon.estimators.shared_arguments import Penalty
@@ -227,7 +227,8 @@ def _entries(entry: Any, y: Array) -> Array:
         row = int(wrong[0])
         raise ValueError(
             f"each row must enter before its time, got entry {late[row]:g} and time {y[row, 0]:g} "
-            f"in row {row} (and {len(wrong) - 1} others): correct such rows, or leave them out"
+            f"in row {row} (and {number_of(len(wrong) - 1, 'other')}): correct such rows, or leave "
+            "them out"
         )
     return late
 

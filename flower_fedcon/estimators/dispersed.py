@@ -19,11 +19,11 @@ from flower_fedcon.objectives import (
     WithDispersion,
 )
 from flower_fedcon.tables.families import family_of
+from flower_fedcon.tables.preparation import DISPERSION
 from flower_fedcon.tables.statistics import Estimates
 from flower_fedcon.validation import Array, nonnegative
 
 _NO_DISPERSION = 1e-4  # alpha times the mean: the share of the variance beyond Poisson's
-_ALPHA = "log alpha"
 
 
 class FederatedGammaRegressor(FederatedPoissonRegressor):
@@ -173,7 +173,7 @@ class FederatedNegativeBinomial(FederatedPoissonRegressor):
             warnings.warn(said, ConvergenceWarning, stacklevel=5)
 
     def _parameter_names(self) -> list[str]:
-        return [*super()._parameter_names(), _ALPHA]
+        return [*super()._parameter_names(), DISPERSION]
 
     def _show(self, found: Estimates, shape: tuple[int, ...]) -> None:
         super()._show(found, shape)

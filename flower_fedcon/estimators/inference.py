@@ -59,6 +59,7 @@ class Inferring:
     fit_intercept: bool
     weight_kind: str | None = None
     _said: tuple[str, ...]
+    _weighing: str
     site_effects: str = "common"
     reml: bool = False
     coef_: Array
@@ -117,7 +118,8 @@ class Inferring:
         if x.ndim == 2:
             names = [f"{name} [{label}]" for name in names for label in self.classes_[1:]]  # type: ignore[attr-defined]
         estimates = estimates_at(walk.total_sums, self.family, method, names, x, self._kind)
-        estimates = replace(estimates, notes=(*estimates.notes, *self._said))
+        notes = (*estimates.notes, *self._said)
+        estimates = replace(estimates, notes=notes, weighing=self._weighing)
         self._at = estimates.values
         if method != DEBIASED:
             estimates = self._mapped(estimates, x.shape)

@@ -13,7 +13,7 @@ from hashlib import sha256
 from hmac import compare_digest
 
 from flower_fedcon.core.protocol import ClientInfo, RunInfo
-from flower_fedcon.errors import ConfigError, FedConError, first_few
+from flower_fedcon.errors import ConfigError, FedConError, first_few, number_of
 from flower_fedcon.flower import codec, incoming, mail, messages
 from flower_fedcon.flower.incoming import Description, Fault
 from flower_fedcon.flower.mail import Arrival, Known, Post
@@ -55,7 +55,7 @@ def _other_data(before: ClientInfo, now: ClientInfo) -> str:
     if before.schema != now.schema:
         return ""
     if before.num_examples != now.num_examples:
-        return f": {now.num_examples} rows, then {before.num_examples}"
+        return f": {number_of(now.num_examples, 'row')}, then {before.num_examples}"
     if before.digest and now.digest and before.digest != now.digest:
         return f": digest {now.digest[:12]}, then {before.digest[:12]}"
     return ""

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from flower_fedcon.core.rng import FOLDS, stream
-from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.errors import ConfigError, FedConError, number_of
 from flower_fedcon.objectives import Objective, Scaled
 from flower_fedcon.objectives.offset import WithOffset
 from flower_fedcon.objectives.rows import LinearModel
@@ -140,7 +140,7 @@ class CrossValidation:
                 )
         return (
             f"CrossValidation({len(self.losses)} folds, {len(self.path)} weights: {outcome}; "
-            f"{self.exchanges} exchanges, {self.uplink_bytes:,} bytes up, "
+            f"{number_of(self.exchanges, 'exchange')}, {self.uplink_bytes:,} bytes up, "
             f"{self.downlink_bytes:,} down)"
         )
 

@@ -14,7 +14,7 @@ import numpy as np
 from flower_fedcon.core.buffered import Buffered
 from flower_fedcon.core.participation import Full, Participation
 from flower_fedcon.core.protocol import Setup
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, number_of
 from flower_fedcon.layout import Model, array_bytes
 from flower_fedcon.objectives.cohorts import unscaled
 from flower_fedcon.optimizers import Momentum
@@ -109,9 +109,9 @@ class RegularizationPath:
         return (
             f"RegularizationPath({len(self)} points from {self.values[0]:.4g} to "
             f"{self.values[-1]:.4g}, {done} converged, {len(self.active[-1])} active at the end; "
-            f"{self.rounds.sum()} rounds, {self.exchanges.sum()} exchanges, "
-            f"{self.uplink_bytes.sum():,} bytes up, {self.downlink_bytes.sum():,} down, "
-            f"{self.seconds.sum():.2f} s)"
+            f"{number_of(self.rounds.sum(), 'round')}, "
+            f"{number_of(self.exchanges.sum(), 'exchange')}, {self.uplink_bytes.sum():,} bytes up, "
+            f"{self.downlink_bytes.sum():,} down, {self.seconds.sum():.2f} s)"
         )
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 
 from flower_fedcon.core.evaluation import Record as Record
-from flower_fedcon.errors import ConfigError, StorageError, nearest, pandas
+from flower_fedcon.errors import ConfigError, StorageError, nearest, number_of, pandas
 from flower_fedcon.layout import Model
 from flower_fedcon.runs.relative import RELATIVE, with_relative
 from flower_fedcon.validation import Array, nonnegative
@@ -265,8 +265,9 @@ class HistoryFile:
         self.rows, self._columns = parsed.rows, parsed.columns
         if len(self.rows) < keep:
             raise StorageError(
-                f"cannot resume: {path} holds {len(self.rows)} rows, and its checkpoint was "
-                f"written after {keep}. Restore the file, or start again in another run directory"
+                f"cannot resume: {path} holds {number_of(len(self.rows), 'row')}, and its "
+                f"checkpoint was written after {keep}. Restore the file, or start again in another "
+                "run directory"
             )
         with suppress(FileNotFoundError):  # opening a pipe would block
             check_file(path)

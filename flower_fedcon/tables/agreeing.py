@@ -30,6 +30,7 @@ from flower_fedcon.tables.conspicuous import (
     check_outcomes,
     check_references,
     conspicuous_values,
+    heavy_sites,
 )
 from flower_fedcon.tables.descriptives import Descriptives
 from flower_fedcon.tables.design import OF_TERMS
@@ -111,7 +112,8 @@ class Preparing:
         first = agree(schema, told)
         check_references(schema, first)
         answers = self._exchange(2, first.payload, expected(schema, first))
-        said = [printable(o) for o in conspicuous_values(schema, self._names, first, told, answers)]
+        found = conspicuous_values(schema, self._names, first, told, answers)
+        said = [printable(o) for o in (*found, *heavy_sites(schema, self._names, first))]
         for line in said[:_SAID]:
             _log.warning("tables: %s", line)
         if len(said) > _SAID:
@@ -297,7 +299,7 @@ class SchemaAgreement(Agreement):
 def _numbers(name: str, value: Any, size: int | None, *, partly: bool = False) -> Any:
     """Return one number or a vector whose sums are finite; counts may be NaN if `partly`."""
     array = np.asarray(value)
-    scalar = name in ("rows", "weight", "width", "left_out")
+    scalar = name in ("rows", "weight", "effective", "width", "left_out")
     if array.dtype != np.float64 or array.shape != (() if scalar else (size,)):
         raise ConfigError(f"{name!r} has shape {array.shape} and dtype {array.dtype}")
     if name == "constants":
@@ -310,7 +312,7 @@ def _numbers(name: str, value: Any, size: int | None, *, partly: bool = False) -
         usable = np.abs(array) <= LARGEST
     elif name == "weight":
         usable = (array >= WEIGHTS[0]) & (array <= WEIGHTS[1])
-    elif name in ("squares", "level"):
+    elif name in ("squares", "level", "effective"):
         usable = (array >= 0) & (array <= LARGEST)
     else:
         usable = (array >= 0) & (array <= 2**53) & (array == np.floor(array))

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.errors import first_few
+from flower_fedcon.errors import first_few, number_of
 from flower_fedcon.tables.marks import (
     DATE,
     EXACT,
@@ -178,7 +178,10 @@ class Columns:
         """Return the rows whose weight is not 0: the others count nowhere."""
         counted = np.flatnonzero(weights)
         if left_out := len(weights) - len(counted):
-            self.notes.append(f"{left_out} rows have the weight 0, and are left out")
+            said = number_of(left_out, "row has", "rows have")
+            self.notes.append(
+                f"{said} the weight 0, and {'is' if left_out == 1 else 'are'} left out"
+            )
             table = replace(table.of_rows(counted), places=table.numbers_of(counted) - 1)
         return table
 

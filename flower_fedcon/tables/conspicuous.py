@@ -11,7 +11,7 @@ from itertools import combinations
 
 import numpy as np
 
-from flower_fedcon.errors import ConfigError, first_few
+from flower_fedcon.errors import ConfigError, first_few, number_of
 from flower_fedcon.objectives.survival import NOTHING_COMPARED
 from flower_fedcon.tables.encoding import is_wide
 from flower_fedcon.tables.marks import looks_missing, near_duplicates
@@ -34,6 +34,7 @@ _NEAR, _UNLIKE = 0.6, 1.2  # distances of exchanged columns: to the other column
 _CODES = (0.0, 1.0), (1.0, 2.0), (-1.0, 1.0), (-1.0, 0.0)  # of columns with two values
 _ROWS = 10  # fewer rows do not show an identifier
 _SHOWN = 6
+_HEAVY, _TIMES = 0.1, 5.0  # a row's share of all weight that is said: so much, times an equal one
 _LISTED = 20  # with more categories it is normal for clients to have some alone
 
 
@@ -167,6 +168,30 @@ def conspicuous_values(
                 "it an identifier? Leave it out"
             )
     return remarks
+
+
+def is_heavy(share: float, rows: int) -> bool:
+    """Return whether a row's share of the weight of all rows is said.
+
+    >>> is_heavy(0.12, 12), is_heavy(0.12, 180)
+    (False, True)
+    """
+    return share > max(_HEAVY, _TIMES / rows)
+
+
+def heavy_sites(schema: Schema, names: Sequence[str], first: Agreed) -> Iterator[str]:
+    """Yield the clients at which one row has a large share of the weight of all rows.
+
+    The largest weight of a client is at least sum w^2 / sum w.
+    """
+    whole, rows = math.fsum(first.weights), sum(first.rows)
+    for name, total, effective in zip(names, first.weights, first.effective, strict=False):
+        share = total / whole / effective if effective else 0.0
+        if is_heavy(share, rows):
+            yield (
+                f"column {schema.weight!r}: one row of {name} has {100 * share:.3g} % or more of "
+                f"the weight of all {rows} rows, and estimates follow it: is it correct?"
+            )
 
 
 def _missing(column: str, names: Sequence[str], observed: Array) -> list[str]:
@@ -338,7 +363,10 @@ def scales(
         others = [math.log(sizes[other]) for other in sizes if other != name and other in many]
         if not others:
             continue
-        ratio = math.exp(math.log(size) - float(np.median(others)))
+        own, others = math.log(size), sorted(others)
+        middle = others[(len(others) - 1) // 2 : len(others) // 2 + 1]
+        # Of two in the middle the nearer one: else one client of three makes the others stand out.
+        ratio = math.exp(min((own - other for other in middle), key=abs))
         if ratio < 1 and (len(sizes) == 2 or name not in many):
             continue  # the remark on the other client says the same, or a value near 0 by chance
         within = ratio * (1 - 1e-9) > 1 / _FACTOR and ratio < _FACTOR * (1 - 1e-9)
@@ -439,13 +467,15 @@ def _categories(
     total = dict(zip(known, counts.sum(axis=0).tolist(), strict=True))
     present = [category for category in known if total[category]]
     for group in near_duplicates(present):
-        said = ", ".join(f"{category!r} ({total[category]:.0f} rows)" for category in group)
+        said = ", ".join(
+            f"{category!r} ({number_of(total[category], 'row')})" for category in group
+        )
         remarks.append(f"{column}: {said} are {len(group)} categories: do they mean the same?")
     for category in present:
         if looks_missing(category):
             remarks.append(
-                f"{column}: {category!r} ({total[category]:.0f} rows) is a category: if it stands "
-                "for a missing value, add it to missing in the schema"
+                f"{column}: {category!r} ({number_of(total[category], 'row')}) is a category: if "
+                "it stands for a missing value, add it to missing in the schema"
             )
     reference = feature.reference or (feature.categories[0] if feature.categories else "")
     if reference in total and present and not total[reference]:
@@ -470,7 +500,7 @@ def _categories(
             alone = np.flatnonzero((own > 0) & ~elsewhere).tolist()
             if place in apart or not alone or not elsewhere.any():
                 continue
-            said = first_few([f"{known[j]!r} ({own[j]:.0f} rows)" for j in alone])
+            said = first_few([f"{known[j]!r} ({number_of(own[j], 'row')})" for j in alone])
             absent = [repr(known[j]) for j in np.flatnonzero((own == 0) & elsewhere).tolist()]
             lacks = f", and lacks {first_few(absent)}" if absent else ""
             remarks.append(

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from flower_fedcon.errors import number_of
 from flower_fedcon.tables.marks import fills_in
 from flower_fedcon.validation import Array
 
@@ -36,14 +37,14 @@ def odd_values(rows: Mapping[float, int], remedy: str) -> Iterator[str]:
         return
     for value in _negative_codes(rows):
         yield (
-            f"{value:g} ({rows[value]} rows) is the only negative value: if it stands for a "
-            f"missing value, {remedy}"
+            f"{value:g} ({number_of(rows[value], 'row')}) is the only negative value: if it stands "
+            f"for a missing value, {remedy}"
         )
     if _zero_apart(rows):
         values = [value for value in rows if value]
         yield (
-            f"0 ({rows[0.0]} rows), and all others from {values[0]:g} to {values[-1]:g}: if it "
-            f"stands for a missing value, {remedy}"
+            f"0 ({number_of(rows[0.0], 'row')}), and all others from {values[0]:g} to "
+            f"{values[-1]:g}: if it stands for a missing value, {remedy}"
         )
     if _dates(rows):
         first = next(iter(rows))

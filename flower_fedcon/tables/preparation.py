@@ -4,7 +4,8 @@ It takes two exchanges, each of sums over a node's training rows. With p numeric
 features, c_1, ..., c_q their categories, and n the rows:
 
     1. up    n; for each numeric column the number of its values, and their sum (2 p + 1 numbers);
-             if the schema names a `weight`, the sum of the rows' weights (one number);
+             if the schema names a `weight`, the sum of the rows' weights (one number), and for
+             weights of sampling their effective number, (sum w)^2 / sum w^2 (one number);
              with a schema of complete cases, the number of rows left out (one number);
              for each categorical column without listed categories, their names;
              for an outcome with classes the rows of each (for events one number);
@@ -75,6 +76,7 @@ from flower_fedcon.tables.families.base import INTERCEPT as INTERCEPT
 from flower_fedcon.tables.marks import number_in
 from flower_fedcon.tables.packed_text import packed_text, unpacked_text
 from flower_fedcon.tables.risk_counts import Curves
+from flower_fedcon.tables.row_weights import SAMPLING, effective_number, in_words
 from flower_fedcon.tables.schema import COMMON, OWN, RANDOM, Schema
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.digests import LATER
@@ -110,6 +112,8 @@ class Preparation:
         Each client's number of training rows.
     weights : tuple of float
         For each client the sum of the weights of these rows; without weights their number.
+    effective : tuple of float
+        With weights of sampling: for each client the effective number of these rows.
     width : int
         Columns of SVMlight files; 0 for others.
     numeric : int
@@ -185,6 +189,12 @@ class Preparation:
     described: Descriptives | None = None
     by_level: ByLevel | None = field(default=None, metadata={LATER: True})
     remarks: tuple[str, ...] = field(default=(), metadata={LATER: True})
+    effective: tuple[float, ...] = field(default=(), metadata={LATER: True})
+
+    def weighing(self, kind: str) -> str:
+        """Return what the rows' weights of such a kind add up to, in words."""
+        effective = effective_number(self.weights, self.effective) if self.effective else math.nan
+        return in_words(kind, sum(self.rows), math.fsum(self.weights), effective)
 
     @property
     def start(self) -> Array | None:
@@ -368,6 +378,8 @@ def expected(schema: Schema, first: Agreed | None) -> dict[str, int | None]:
         sizes: dict[str, int | None] = {"rows": 1}
         if schema.weight:
             sizes["weight"] = 1
+        if schema.weight_kind == SAMPLING:
+            sizes["effective"] = 1
         if schema.complete_cases:
             sizes["left_out"] = 1
         if schema.outcomes:
@@ -393,6 +405,7 @@ class Agreed:
     level: tuple[float, ...] = ()
     incomplete: tuple[float, ...] = ()
     outcomes: tuple[tuple[float, ...], ...] = ()
+    effective: tuple[float, ...] = ()
 
     @property
     def payload(self) -> Payload:
@@ -417,10 +430,12 @@ def agree(schema: Schema, answers: Sequence[Payload]) -> Agreed:
     level = tuple(_total(answers, "level").tolist()) if schema.family.log_link else ()
     counts = answers if schema.outcomes else []
     outcomes = tuple(tuple(np.asarray(one["outcomes"]).tolist()) for one in counts)
+    sampled = answers if schema.weight_kind == SAMPLING else []
+    effective = tuple(float(one["effective"]) for one in sampled)
     if schema.sparse:
         width = int(max(answer["width"] for answer in answers))
         none = np.empty(0)
-        return Agreed(rows, weights, none, none, {}, width, level, outcomes=outcomes)
+        return Agreed(rows, weights, none, none, {}, width, level, (), outcomes, effective)
     observed = _total(answers, "observed")
     means = _total(answers, "sums") / np.maximum(observed, 1.0)
     told = [categories_of(answer["categories"], schema) for answer in answers]
@@ -431,7 +446,8 @@ def agree(schema: Schema, answers: Sequence[Payload]) -> Agreed:
         categories[feature.name] = (*every, OTHER) if len(every) > WIDE else every
     telling = answers if schema.complete_cases else []
     incomplete = tuple(float(answer["left_out"]) for answer in telling)
-    return Agreed(rows, weights, observed, means, categories, 0, level, incomplete, outcomes)
+    return Agreed(rows, weights, observed, means, categories, 0, level, incomplete, outcomes,
+                  effective)  # fmt: skip
 
 
 def conclude(
@@ -458,6 +474,7 @@ def conclude(
     said: dict[str, Any] = {
         "rows": first.rows,
         "weights": first.weights,
+        "effective": first.effective,
         "outcomes": first.outcomes,
         "numeric": len(schema.numeric),
         "standardized": schema.standardize,

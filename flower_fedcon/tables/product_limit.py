@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import norm
 
-from flower_fedcon.errors import ConfigError, pandas
+from flower_fedcon.errors import ConfigError, number_of, pandas
 from flower_fedcon.validation import Array, plain_array, real
 
 
@@ -149,6 +149,6 @@ class KaplanMeier:
     def __repr__(self) -> str:
         told = len(self.groups) - len(self.left_out)
         return (
-            f"KaplanMeier({told} sites, {int(self.events.sum())} events, {len(self.time)} times: "
-            f"median {self.median:g})"
+            f"KaplanMeier({number_of(told, 'site')}, {number_of(int(self.events.sum()), 'event')}, "
+            f"{number_of(len(self.time), 'time')}: median {self.median:g})"
         )

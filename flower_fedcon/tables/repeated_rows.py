@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.errors import first_few
+from flower_fedcon.errors import first_few, number_of
 from flower_fedcon.tables.marks import text_of
 from flower_fedcon.tables.site_rows import SiteRows
 from flower_fedcon.validation import Array
@@ -120,8 +120,8 @@ def repeated(
         first, second = numbers[order[[equal[0], equal[0] + 1]]] if len(equal) else (0, 0)
         if len(equal) >= _DISTINCT * len(again):
             yield (
-                f"{len(equal)} rows have the {name!r} and all values of another row, such as rows "
-                f"{first} and {second}: are they counted twice?"
+                f"{number_of(len(equal), 'row has', 'rows have')} the {name!r} and all values of "
+                f"another row, such as rows {first} and {second}: are they counted twice?"
             )
         elif not table.schema.cluster:
             most = int(np.bincount(own).max())

@@ -9,10 +9,11 @@ many rows as have a weight, and there is no likelihood.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, number_of
 from flower_fedcon.validation import choice
 
 FREQUENCY, SAMPLING = KINDS = ("frequency", "sampling")
@@ -58,8 +59,48 @@ def of_sites(names: Sequence[str], sums: Sequence[float], rows: Sequence[int]) -
     """
     for name, total, count in zip(names, sums, rows, strict=True):
         if total != round(total) or total <= count:  # in the last case their mean may have become 1
-            return f"the weights of {name} sum to {total:.10g} over {count} rows"
+            return f"the weights of {name} sum to {total:.10g} over {number_of(count, 'row')}"
     return ""
+
+
+def effective_number(sums: Sequence[float], effective: Sequence[float]) -> float:
+    """Return Kish's effective number of the rows of all sites, (sum w)^2 / sum w^2.
+
+    Parameters
+    ----------
+    sums, effective : sequence of float
+        Of each site the sum of its weights, and its own effective number.
+
+    Examples
+    --------
+    >>> effective_number([4.0, 2.0], [2.0, 1.0])  # the weights are 2, 2 and 2
+    3.0
+    """
+    top = max(sums)
+    shares = [one / top for one in sums]
+    squares = [one * one / n for one, n in zip(shares, effective, strict=True) if n]
+    return math.fsum(shares) ** 2 / math.fsum(squares)
+
+
+def in_words(kind: str, rows: float, total: float, effective: float = math.nan) -> str:
+    """Return what a fit's weights are, and what they add up to.
+
+    >>> in_words("frequency", 72, 1681.0)
+    'frequency (sum 1681 over 72 rows)'
+    >>> in_words("sampling", 200, 6194.0, 187.26)
+    'sampling (sum 6194 over 200 rows; effective number of rows 187.3)'
+    """
+    more = "" if math.isnan(effective) else f"; effective number of rows {effective:.4g}"
+    return f"{kind} (sum {total:.10g} over {number_of(rows, 'row')}{more})"
+
+
+def once(column: str) -> str:
+    """Return what a table of counts says of weights.
+
+    >>> once("Freq")
+    "each row counts once here, without its weight in 'Freq'"
+    """
+    return f"each row counts once here, without its weight in {column!r}"
 
 
 def said_of(stated: Any, rows: float, total: float) -> tuple[str, ...]:
@@ -73,8 +114,8 @@ def said_of(stated: Any, rows: float, total: float) -> tuple[str, ...]:
     if stated or total == rows:
         return ()
     return (
-        f"the weights count {rows:.10g} rows as {total:.10g}: if a row stands for so many of a "
-        f'population, give weight_kind="{SAMPLING}"',
+        f"the weights count {number_of(rows, 'row')} as {total:.10g}: if a row stands for so many "
+        f'of a population, give weight_kind="{SAMPLING}"',
     )
 
 

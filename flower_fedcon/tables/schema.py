@@ -538,6 +538,10 @@ class Schema:
         labels: dict[str, str] = dict(feature.labels if feature else ())
         return labels.get(mark, mark)
 
+    def group(self, name: str, mark: str) -> str:
+        """Return what texts call the rows with a category, such as "Sex = male"."""
+        return f"{self.called(name)} = {self.called(name, mark)}"
+
     def in_words(self, column: str) -> str:
         """Return what tables and reports call a column of the model, by its labels.
 

@@ -17,12 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.errors import ConfigError, first_few
+from flower_fedcon.errors import ConfigError, first_few, number_of
 from flower_fedcon.tables.columns import Columns
 from flower_fedcon.tables.conspicuous import (
     check_outcomes,
     check_references,
     conspicuous_values,
+    is_heavy,
     scales,
 )
 from flower_fedcon.tables.design import of_quantiles
@@ -32,7 +33,9 @@ from flower_fedcon.tables.odd_values import odd_values, totals
 from flower_fedcon.tables.own_files import SURVEY
 from flower_fedcon.tables.preparation import Preparation, agree, conclude
 from flower_fedcon.tables.repeated_rows import same_rows
+from flower_fedcon.tables.row_weights import SAMPLING
 from flower_fedcon.tables.schema import Feature, Schema
+from flower_fedcon.tables.small_cells import effective_rows
 from flower_fedcon.tables.table import SPREAD, SUMMARY, Table
 from flower_fedcon.tables.turned_round import turned_round
 from flower_fedcon.validation import Array
@@ -132,6 +135,7 @@ def survey(clients: Sequence[Client], least: int = 1) -> Survey:
     findings += conspicuous_values(schema, names, first, told, spread)
     findings += scales_of_outcomes(names, [client.table for client in clients])
     findings += [f"{c.name}: {line}" for c in clients for line in seen_in_rows(c.columns)]
+    findings += heavy_rows(names, [client.table for client in clients])
     findings += two_values([client.table for client in clients])
     findings += codes_as_numbers([client.table for client in clients])
     findings += _taken_as_one(clients)
@@ -245,6 +249,26 @@ def scales_of_outcomes(names: Sequence[str], tables: Sequence[Table]) -> Iterato
         yield from scales(Feature(column), names, sizes, sums, squares, mean)
 
 
+def heavy_rows(names: Sequence[str], tables: Sequence[Table]) -> Iterator[str]:
+    """Yield the training rows with a large share of the weight of all, for weights of sampling."""
+    schema = tables[0].schema
+    if schema.weight_kind != SAMPLING:
+        return
+    each = [np.asarray(table.weights)[table.training_rows] for table in tables]
+    whole, rows = math.fsum(np.concatenate(each).tolist()), sum(map(len, each))
+    effective = effective_rows(np.concatenate(each), np.arange(rows))
+    for name, table, weights in zip(names, tables, each, strict=True):
+        for place in np.flatnonzero(weights > 0).tolist():
+            share = float(weights[place]) / whole
+            if is_heavy(share, rows):
+                row = table.numbers_of(table.training_rows[[place]])[0]
+                yield (
+                    f"column {schema.weight!r}: row {row} of {name} has {100 * share:.3g} % of the "
+                    f"weight of all {rows} rows, whose effective number is {effective:.3g}, and "
+                    f"estimates follow it: is it correct?"
+                )
+
+
 def two_values(tables: Sequence[Table]) -> Iterator[str]:
     """Yield a remark on the target of a linear model that has two values over all clients."""
     schema = tables[0].schema
@@ -311,7 +335,7 @@ def seen_in_rows(columns: Columns) -> Iterator[str]:
         for said in odd_values(rows, remedy):
             yield f"column {column!r}: {said}"
         for value, rest in _far_out(distinct.tolist()):
-            where = f"column {column!r}: {value:g} ({rows[value]} rows)"
+            where = f"column {column!r}: {value:g} ({number_of(rows[value], 'row')})"
             if fills_in(value):
                 yield f"{where}: if it stands for a missing value, {remedy}"
             else:
@@ -399,7 +423,7 @@ def _too_rare(clients: Sequence[Client], least: int) -> Iterator[str]:
     schema = clients[0].table.schema
     for feature in schema.categorical if least > 1 else ():
         listed = [
-            f"{mark!r} ({rows} rows at {client.name})"
+            f"{mark!r} ({number_of(rows, 'row')} at {client.name})"
             for client in clients
             for mark, rows in _by_mark(client.columns.counts.get(feature.name, {})).items()
             if rows < least
@@ -430,9 +454,9 @@ def _decided(clients: Sequence[Client]) -> Iterator[str]:
             whole = np.concatenate(parts)
             if mark and schema.family.decides(whole):
                 yield (
-                    f"column {feature.name!r}: all {len(whole)} rows of {mark!r} have one outcome: "
-                    "without a penalty its coefficient has no end. Join it to another category, "
-                    "or take l1 > 0"
+                    f"column {feature.name!r}: all {number_of(len(whole), 'row')} of {mark!r} have "
+                    "one outcome: without a penalty its coefficient has no end. Join it to "
+                    "another category, or take l1 > 0"
                 )
 
 
@@ -514,8 +538,8 @@ def _unsought(tables: Sequence[Table], preparation: Preparation, work: float) ->
         return "collinear columns were not searched for, since the model's columns are sparse"
     if columns >= rows:
         return (
-            f"the model has {columns} columns and only {rows} training rows, so some columns are "
-            f"combinations of others"
+            f"the model has {number_of(columns, 'column')} and only "
+            f"{number_of(rows, 'training row')}, so some columns are combinations of others"
         )
     if columns**2 * (rows + columns * len(tables)) > work:
         return f"collinear columns were not searched for among the model's {columns} columns"

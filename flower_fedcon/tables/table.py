@@ -21,6 +21,7 @@ from flower_fedcon.tables.numbers_at_risk import numbers_at_risk
 from flower_fedcon.tables.packed_text import packed_text, unpacked_text
 from flower_fedcon.tables.preparation import LARGEST, Preparation
 from flower_fedcon.tables.risk_counts import risk_counts
+from flower_fedcon.tables.row_weights import SAMPLING
 from flower_fedcon.tables.schema import OWN
 from flower_fedcon.tables.site_rows import SiteRows
 from flower_fedcon.tables.small_cells import effective_counts, is_few, of_enough_rows
@@ -80,6 +81,8 @@ class Table(SiteRows):
             answer["left_out"] = math.nan if few else float(self.left_out)
         if self.schema.weight:
             answer["weight"] = self.total_weight
+        if self.schema.weight_kind == SAMPLING:
+            answer["effective"] = self.effective_rows
         if self.schema.outcomes:
             answer["outcomes"] = self._outcomes(rows, least)
         if self.schema.family.log_link:

@@ -180,7 +180,7 @@ def test_damaged_and_newer_checkpoints(tmp_path):
     refused(whole.replace(b"state 3 ", b"state 1 ", 1), "has format 1, .*the earlier version")
     file.write_bytes(whole)
     (tmp_path / "history.csv").write_text("round\n1\n")
-    with pytest.raises(FedConError, match=r"holds 1 rows, and its checkpoint was written after 5"):
+    with pytest.raises(FedConError, match=r"holds 1 row, and its checkpoint was written after 5"):
         simulate(fedfw(), problem, 8, run_dir=tmp_path, resume=True)
 
 

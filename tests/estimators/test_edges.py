@@ -107,7 +107,7 @@ COUNTS = np.arange(N) % 4
         (lambda: FederatedLasso().fit(X, DAYS, GROUPS), "y holds the duration"),
         (
             lambda: FederatedLogisticRegression().fit(X, texts(pd.NA), GROUPS),
-            "y has no value for 1 rows, the first of them row 2",
+            "y has no value for 1 row, the first of them row 2",
         ),
         (
             lambda: FederatedLogisticRegression().fit(X, [None, *"ab" * 44, "a"], GROUPS),
@@ -131,6 +131,34 @@ def test_a_feature_with_the_name_of_a_made_column_is_refused(tmp_path, name):
     schema = {"target": "y", "features": {name: "numeric", "sex": "categorical"}}
     with pytest.raises(ConfigError, match="two columns of the model have the name"):
         tables(data=deal(tmp_path, d), schema=schema)
+
+
+CONFUSING = ["sex", "sex=m", "sex=f", "x=(other)", "(intercept)", "(other)", "log(x)", "log alpha"]
+OWN = {"(intercept)", "log alpha"}  # columns of the model that no feature makes
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    names=st.lists(st.sampled_from(CONFUSING), min_size=3, max_size=3, unique=True),
+    mark=st.sampled_from(["m", "sex=m"]),
+)
+def test_names_that_collide_are_refused_or_change_nothing(tmp_path_factory, names, mark):
+    """Whatever columns are called, their coefficients are those of other names."""
+    rng, found = np.random.default_rng(2), []
+    d = pd.DataFrame(rng.normal(size=(60, 2))).assign(c=rng.choice(["f", mark], 60))
+    target = 2 * d[0] - d[1] + (d["c"] == mark) + rng.normal(size=60)
+    for called in (names, ["u", "v", "w"]):
+        d.columns = called
+        kinds = dict(zip(called, ["numeric", "numeric", "categorical"], strict=True))
+        data = deal(tmp_path_factory.mktemp("names"), d.assign(y=target))
+        schema = {"target": "y", "features": kinds}
+        if called is names and {*names[:2]} & {f"{names[2]}={mark}", *OWN}:
+            with pytest.raises(ConfigError, match="two columns of the model have the name"):
+                tables(data=data, schema=schema)
+            return
+        found.append(run(tables(data=data, schema=schema), 3).report.rows)
+    assert [row[1:3] for row in found[0]] == [row[1:3] for row in found[1]]
+    assert len({row[0] for row in found[0]}) == len(found[0]) == 4
 
 
 def test_an_estimator_s_column_may_not_be_named_as_its_intercept():

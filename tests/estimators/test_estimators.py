@@ -375,7 +375,7 @@ def test_rows_of_one_client_are_those_with_one_label(labels, form):
 def test_a_label_that_is_missing_is_told_by_its_row(labels, missing, series):
     cells = [*labels, missing]
     groups = pd.Series(cells, dtype=object) if series else cells
-    with pytest.raises(ValueError, match=f"no value for 1 rows, .* row {len(labels)}: "):
+    with pytest.raises(ValueError, match=f"no value for 1 row, .* row {len(labels)}: "):
         clients_of(groups, len(cells))
 
 

@@ -187,6 +187,11 @@ def test_negative_binomial(randhie):
     }
     assert ends["x0"] > max(ends["(intercept)"], ends["log"])  # no rate ratio of these
     assert "log alpha included, as in statsmodels (R's glm.nb treats alpha as known" in lines[-1]
+    # Nobody asks whether alpha is 1: the row has an error and an interval, and no test.
+    (last,) = (line.split() for line in lines if line.startswith("log alpha"))
+    assert len(last) == 6
+    assert np.isnan([model.estimates_.statistics[-1], model.estimates_.pvalues[-1]]).all()
+    assert " <0.001 " in next(line for line in lines if line.startswith("(intercept)"))
     few = X[:60, :1], np.arange(60) % 2
     with pytest.warns(ConvergenceWarning, match="vary no more than Poisson's"):
         assert FederatedNegativeBinomial().fit(*few).n_iter_ < 50

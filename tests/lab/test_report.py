@@ -360,7 +360,7 @@ def test_coefficients_are_shown_by_name(tmp_path):
     part = section(noted(tmp_path, coefficients_csv=rows), "Coefficients")
     assert part.index(">age<") < part.index(">&lt;b&gt;<")
     assert "-0.25" in part
-    assert "1 coefficients are 0" in part
+    assert "1 coefficient is 0" in part
 
 
 def test_what_a_run_says_of_itself_is_shown_as_it_stands(tmp_path):

@@ -16,12 +16,13 @@ from trials import gbsg2, lung, rossi
 
 from flower_fedcon import simulate
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.estimators import FederatedCoxRegression
 from flower_fedcon.objectives.cohorts import unscaled
 from flower_fedcon.privacy import GaussianDP
 from flower_fedcon.strategies import FedAvg
 from flower_fedcon.survival import kaplan_meier, logrank
 from flower_fedcon.survival.of_tables import curves_of_tables
-from flower_fedcon.tables.builders import clients_of, prepared_problem
+from flower_fedcon.tables.builders import clients_of, prepared_problem, tables
 from flower_fedcon.tables.risk_counts import risk_counts
 
 EXACT = {"rtol": 1e-9, "atol": 0}
@@ -201,7 +202,7 @@ WRONG = [
     ({"alpha": 95}, "alpha must be in"),
     ({"groups": ["a", None, "b"]}, "groups has no value"),
     ({"by": ["a", "a", "a"]}, "at least two arms, got 'a' in all rows"),
-    ({"by": ["a", None, "b"]}, "by has no value for 1 rows"),
+    ({"by": ["a", None, "b"]}, "by has no value for 1 row"),
     ({"by": ["a", "b"]}, "inconsistent numbers"),
     ({"by": None}, "by must have the arm of each row"),
 ]
@@ -286,6 +287,40 @@ def test_a_report_says_between_which_times_a_median_lies(study):
     assert "median time to the event: all not reached\n" in text
 
 
+def test_medians_name_the_column_of_the_arms(study, run_command: Command):
+    """An arm named 1 read "1 after 200, up to 400"."""
+    labels = 'horTh = {type = "categorical", label = "Hormones", labels = {yes = "given"}}'
+    more = 'curve_times = [400, 900, 1900, 2500]\ncurve_by = "horTh"\n'
+    schema = more + SCHEMA.replace('horTh = "categorical"', labels)
+    Path("schema.toml").write_text(schema)
+    made = prepared_problem(*clients_of("all.csv", "schema.toml", "tgrade"))
+    (said,) = re.findall(r"median time to the event: (.*)\n", run(made, 2).report.text)
+    each = r"(after \d+, up to \d+|not reached)"
+    assert re.fullmatch(f"Hormones = no: {each}; Hormones = given: {each}", said)
+    _, out, _ = run_command("data", "curves", "study.toml", "--by", "horTh")
+    assert out.count("Hormones = given") == 2  # of the curve, and of the numbers at risk
+
+
+def test_an_event_at_time_0_leaves_a_test_of_proportionality(study):
+    """R's cox.zph along log(time) stops there: "computationally singular"."""
+    study["time"] = np.where(np.arange(len(study)) % 50 == 0, 0, study["time"])
+    study.to_csv("all.csv", index=False)
+    for more in ("", "stratified = false\n"):
+        Path("schema.toml").write_text(more + SCHEMA)
+        made = tables(data="all.csv", schema="schema.toml", client_column="tgrade",
+                      inference="model")  # fmt: skip
+        report = run(made).report
+        found = report.hazards.test
+        X = np.column_stack([study["age"], study["horTh"] == "yes"]).astype(float)
+        model = FederatedCoxRegression(alpha=0, ties="efron", stratified=not more, tol=1e-12)
+        model.fit(X, np.column_stack([study["time"], study["cens"]]), study["tgrade"])
+        known = model.proportionality("identity")
+        assert found.statistic == pytest.approx(known.statistic, rel=1e-6)
+        assert found.global_pvalue == pytest.approx(known.global_pvalue, rel=1e-6)
+        assert "test of proportional hazards along time (" in report.text
+        assert "an event is at time 0, which has no logarithm" in report.text
+
+
 def test_commands_that_look_at_data_need_no_rounds(study, run_command: Command):
     """Before: "rounds is missing: write rounds = 100, or another number, below [run]"."""
     Path("study.toml").write_text(Path("study.toml").read_text().partition("[run]")[0])
@@ -299,7 +334,7 @@ def test_the_command(study, run_command: Command):
         "data", "curves", "study.toml", "--by", "horTh", "--stratified", "-o", "c.svg"
     )
     assert code == 0
-    assert "stratified log-rank test: chi2 7.396, 1 degrees of freedom, p = 0.00654" in out
+    assert "stratified log-rank test: chi2 7.396, 1 degree of freedom, p = 0.00654" in out
     assert "figure: c.svg" in out
     code, out, _ = run_command(
         "data", "curves", "study.toml", "--by", "horTh", "--grid", "100,2000,2999", "--min-rows",

@@ -120,7 +120,7 @@ def test_several_negative_codes(tmp_path, run_command):
     rows[3][2], rows[4][2], rows[5][2] = -99, -88, -99
     said = check(tmp_path, run_command, {"a": rows}, PLAIN)
     assert "column 'age': -99 (2 rows)" in said
-    assert "column 'age': -88 (1 rows)" in said
+    assert "column 'age': -88 (1 row)" in said
 
 
 def test_negative_values_of_a_continued_column_are_no_codes(tmp_path, run_command):
@@ -203,7 +203,7 @@ MESSES = {
     "zeros": (changed(1, lambda k, row: 0 if k < 6 else row[1]),
               "column 'bmi': 0 (6 rows), and all others from 1"),
     "one negative": (changed(0, lambda k, row: -1 if k == 3 else row[0]),
-                     "column 'age': -1 (1 rows) is the only negative value"),
+                     "column 'age': -1 (1 row) is the only negative value"),
     "tens": (changed(1, lambda k, row: 10 * row[1] if k < 30 else row[1]),
              "30 rows from 204 to 307 are far from all others (18 to 34): are they in"),
     "leak": (changed(1, lambda k, row: 20 + 9 * row[3] + k / 100),

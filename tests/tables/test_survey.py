@@ -138,7 +138,7 @@ def test_a_file_of_all_clients_is_looked_at_client_by_client(sites, run_command)
     arguments = ("data", "check", "all.csv", "--schema", "schema.toml", "--client-column", "site")
     code, out, _ = run_command(*arguments)
     assert code == 0
-    assert "all.csv: B fits: 1 rows to train on, 0 held out" in out
+    assert "all.csv: B fits: 1 row to train on, 0 held out" in out
     assert "- column 'site': 'b' and 'B' are taken as 2 clients" in out
     assert KINDS["nines"] in out
     (sites / "all.csv").write_text("\n".join([*lines, f"{rows[0]},"]))
@@ -169,7 +169,7 @@ def test_a_category_of_one_client_beside_common_ones_stands_out(tmp_path, run_co
     assert "alone has" not in check_of(tmp_path, run_command, kind, rows)
     rows["c"][0] = ("past", "yes")
     said = check_of(tmp_path, run_command, kind, rows, "--min-rows", "2")
-    assert "not told, since they are in fewer than 2 rows (min-rows): 'past' (1 rows at c)" in said
+    assert "not told, since they are in fewer than 2 rows (min-rows): 'past' (1 row at c)" in said
 
 
 @pytest.mark.parametrize(("outcomes", "target", "told"), [

@@ -23,6 +23,8 @@ from flower_fedcon.estimators import (
     FederatedPoissonRegressor,
 )
 from flower_fedcon.tables.builders import tables
+from flower_fedcon.tables.row_weights import effective_number
+from flower_fedcon.tables.small_cells import effective_rows
 
 ROWS, P = 120, 3
 FEATURES = numeric("a", "b")
@@ -309,3 +311,70 @@ def test_whole_weights_are_said_to_count_rows(stated, tmp_path):
     report = run(tables(data=deal(tmp_path, d), schema=schema, inference="robust"), 4).report
     noted = f"the weights count {ROWS} rows as {d.w.sum()}: if a row stands for so many of a "
     assert (noted in str(fit.summary())) == (noted in str(report)) == (stated is None)
+
+
+# --- what weights add up to, and one that decides ------------------------------------------------
+
+
+@given(
+    weights=st.lists(st.floats(0, 1e150), min_size=4, max_size=40).filter(lambda w: max(w) > 1e-9),
+    cut=st.integers(1, 3),
+)
+def test_the_effective_number_of_rows_is_kish_of_the_pooled_rows(weights, cut):
+    w = np.array(weights)
+    parts = [part for part in (w[:cut], w[cut:]) if part.max() > 0]
+    sums = [math.fsum(part) for part in parts]
+    each = [effective_rows(part, np.arange(len(part))) for part in parts]
+    scaled = w / w.max()
+    known = scaled.sum() ** 2 / (scaled**2).sum()
+    assert effective_number(sums, each) == pytest.approx(known, rel=1e-9)
+
+
+@pytest.mark.parametrize("stated", ["frequency", "sampling"])
+def test_estimators_and_runs_say_what_weights_add_up_to(stated, tmp_path):
+    d = frame(13).assign(w=lambda d: d.index % 5)  # rows of weight 0 count nowhere
+    counted = d[d.w > 0]
+    kish = counted.w.sum() ** 2 / (counted.w**2).sum()
+    said = f"{stated} (sum {d.w.sum()} over {len(counted)} rows"
+    said += f"; effective number of rows {kish:.4g})" if stated == "sampling" else ")"
+    fit = fitted(d, "linear", inference="robust", weight_kind=stated)
+    assert f"Weights:          {said}\n" in fit.summary()
+    schema = {"target": "linear", "features": FEATURES, "weight": "w", "weight_kind": stated}
+    text = run(tables(data=deal(tmp_path, d), schema=schema, inference="robust"), 4).report.text
+    assert f"\nWeights:          {said}\n" in text
+    assert f"\nweights in 'w': {said}\n" in text
+    assert "without its weight in 'w'" in text
+
+
+def test_a_weight_that_decides_is_named_and_no_other_site_is(tmp_path, run_command):
+    d = frame(14)
+    d.loc[0, "w"] = 1e6  # row 1 of site0
+    data = deal(tmp_path, d)
+    schema = {"target": "linear", "features": FEATURES, "weight": "w", "weight_kind": "sampling"}
+    remarks = run(tables(data=data, schema=schema, inference="robust"), 4).report.remarks
+    assert any("one row of site0 has 100 % or more of the weight of all 120" in r for r in remarks)
+    assert not any("values at site1" in r or "values at site2" in r for r in remarks)
+    keys = "\n".join(f'{k} = "{v}"' for k, v in schema.items() if k != "features")
+    features = "\n".join(f'{k} = "{v}"' for k, v in FEATURES.items())
+    (tmp_path / "s.toml").write_text(f"{keys}\n[features]\n{features}\n")
+    files = [f"{tmp_path}/site{k}.csv" for k in range(3)]
+    _, out, _ = run_command("data", "check", *files, "--schema", f"{tmp_path}/s.toml")
+    out = " ".join(out.split())
+    assert "row 1 of site0 has 100 % of the weight of all 120 rows, whose effective number" in out
+    assert "values at site1" not in out
+    even = frame(14)
+    (tmp_path / "even").mkdir()
+    report = run(tables(data=deal(tmp_path / "even", even), schema=schema), 4).report
+    assert not any("of the weight" in remark for remark in report.remarks)
+
+
+@pytest.mark.parametrize("kind", ["frequency", "sampling"])
+def test_a_table_1_says_that_rows_count_once(kind, tmp_path):
+    d = frame(15).assign(w=lambda d: 1 + d.index % 3, arm=lambda d: d["cluster"].mod(2).map(str))
+    schema = {
+        "target": "linear", "weight": "w", "weight_kind": kind, "describe_by": "arm",
+        "features": {**FEATURES, "arm": "categorical"},
+    }  # fmt: skip
+    report = run(tables(data=deal(tmp_path, d), schema=schema), 4).report
+    assert report.by_level.rows.sum() == ROWS
+    assert "each row counts once here, without its weight in 'w'" in report.by_level.notes

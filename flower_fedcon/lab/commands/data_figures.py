@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from flower_fedcon.errors import ConfigError, printable
+from flower_fedcon.errors import ConfigError, number_of, printable
 from flower_fedcon.lab.commands.options import Set
 from flower_fedcon.runs.commands import Command
 from flower_fedcon.runs.console import console, say, table
@@ -99,6 +99,8 @@ def curves(
         min_rows=arguments.get("min_rows", 1) if least is None else least,
         stratified=stratified,
     )
+    schema = clients[0].schema
+    called = {arm: schema.group(by, arm) if by else arm for arm in by_arm}
     every, _ = curves_of_tables(clients, names, by, grid=points, min_rows=1)
     counted = "At risk" if points is None else "Adjusted at risk"  # in the first interval
     shown = table("Arm", counted, "Events", "Median", "First", "Last", right_from=1)
@@ -109,7 +111,7 @@ def curves(
             for k in (places[[0, -1]].tolist() if places.size else ())
         ] or ["", ""]
         counts = [str(int(curve.at_risk[0])), str(int(curve.events.sum()))]
-        shown.add_row(printable(arm), *counts, f"{curve.median:g}", *ends)
+        shown.add_row(printable(called[arm]), *counts, f"{curve.median:g}", *ends)
     console().print(shown)
     if points is not None:
         say("median: up to the next grid time, and after the one before")
@@ -117,10 +119,13 @@ def curves(
         whole, at = every[arm], curve.time[np.isfinite(curve.survival)]
         kept = int(whole.events.sum() - curve.events.sum())
         if kept:
-            say(f"{printable(arm)}: sites keep {kept} events, in counts below --min-rows")
+            say(
+                f"{printable(called[arm])}: sites keep {number_of(kept, 'event')}, in counts below "
+                "--min-rows"
+            )
         if len(at) < len(curve.time):
             last = f"after {at[-1]:g}" if len(at) else "at any time"
-            say(f"{printable(arm)}: not known {last}, since no site sends its rows at risk")
+            say(f"{printable(called[arm])}: not known {last}, since no site sends its rows at risk")
     for name in next(iter(by_arm.values())).left_out.tolist():
         say(f"{name} sends nothing: too few rows or events")
     if held_out := sum(len(client.held_out_rows) for client in clients):
@@ -128,8 +133,8 @@ def curves(
     if test is not None:
         kind = "stratified log-rank" if stratified else "log-rank"
         say(
-            f"{kind} test: chi2 {test.statistic:.4g}, {test.degrees} degrees of freedom, "
-            f"p = {test.pvalue:.3g}"
+            f"{kind} test: chi2 {test.statistic:.4g}, {number_of(test.degrees, 'degree')} of "
+            f"freedom, p = {test.pvalue:.3g}"
         )
         if test.caution:
             say(test.caution)
@@ -139,12 +144,13 @@ def curves(
     left = of_tables(clients, by, list(by_arm), times, least_told)
     below = table("At risk at", *(f"{at:g}" for at in times), right_from=1)
     for arm, own in zip(by_arm, left.T, strict=True):
-        below.add_row(printable(arm), *(f"{n:.0f}" for n in own))
+        below.add_row(printable(called[arm]), *(f"{n:.0f}" for n in own))
     console().print(below)
     if output is not None:
-        at_risk = {arm: list(zip(times.tolist(), own.tolist(), strict=True))
+        at_risk = {called[arm]: list(zip(times.tolist(), own.tolist(), strict=True))
                    for arm, own in zip(by_arm, left.T, strict=True)}  # fmt: skip
-        draw_curves(by_arm, output, clients[0].schema.target, at_risk)
+        drawn = {called[arm]: curve for arm, curve in by_arm.items()}
+        draw_curves(drawn, output, schema.target, at_risk)
         say(f"figure: {output}")
     if numbers is not None:
         write_csv(numbers, as_columns(list(by_arm), times, left))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from flower_fedcon.core.wings import wings
-from flower_fedcon.errors import ConfigError, FedConError, StorageError
+from flower_fedcon.errors import ConfigError, FedConError, StorageError, number_of
 from flower_fedcon.lab.experiments.histories import labelled
 from flower_fedcon.lab.experiments.run_tables import RunOptions
 from flower_fedcon.lab.experiments.seed_statistics import highest, lowest, mean
@@ -111,7 +111,7 @@ class RunContents:
         if self.exchanges is not None and self.exchanges.error:
             return f"ended after round {done}: {self.exchanges.error}"
         if self.options is None:
-            return f"{done} rounds"
+            return number_of(done, "round")
         if done >= self.options.rounds:
             return FINISHED
         ended = self.rows and Forecast(self.options.rounds, self.options.stops())(self.rows[-1])

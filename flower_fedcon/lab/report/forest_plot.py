@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from flower_fedcon.errors import number_of
 from flower_fedcon.lab.report.contents import Curves
 from flower_fedcon.lab.report.html import Html, tag
 
@@ -55,7 +56,7 @@ def forests_by_site(curves: Sequence[Curves]) -> Html:
             lines = by_site(row, run.ratio if row["column"] != INTERCEPT else "")
             parts.append(_drawn(run.ratio if row["column"] != INTERCEPT else "", lines))
             said = (
-                f"Q {float(row['q']):.4g} with {float(row['df']):.0f} degrees of freedom, "
+                f"Q {float(row['q']):.4g} with {number_of(float(row['df']), 'degree')} of freedom, "
                 f"p = {float(row['p_value']):.3g}; I² {100 * float(row['i2']):.0f} %, "
                 f"τ² {float(row['tau2']):.3g}"
             )

@@ -7,11 +7,13 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from flower_fedcon.errors import number_of
 from flower_fedcon.lab.report.contents import Curves, RunContents
 from flower_fedcon.lab.report.exchanges import KINDS, Exchanges
 from flower_fedcon.lab.report.html import Html, table, tag
 from flower_fedcon.lab.report.upload_shares import Shares
 from flower_fedcon.runs.history import Record
+from flower_fedcon.runs.paper_tables import p_in_words
 
 _SHOWN = {
     "objective": "Objective",
@@ -212,7 +214,8 @@ def coefficients(curves: Sequence[Curves]) -> Html:
         parts.append(_note(f"The {4 * _ROWS} largest of {len(shown)}; all are in coefficients.csv"))
     zero = [name for name in names if name not in shown]
     if zero:
-        parts.append(_folded(f"{len(zero)} coefficients are 0", [_note(", ".join(zero))]))
+        many = number_of(len(zero), "coefficient is", "coefficients are")
+        parts.append(_folded(f"{many} 0", [_note(", ".join(zero))]))
     return tag("section", *parts)
 
 
@@ -279,7 +282,7 @@ def _ends(row: Mapping[str, str], lower: str, upper: str) -> str:
 
 
 def _p(cell: str) -> str:
-    return "–" if not cell else "< 0.001" if float(cell) < 0.001 else f"{float(cell):.3f}"
+    return p_in_words(float(cell)) if cell else "–"
 
 
 def settings(curves: Sequence[Curves]) -> Html:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flower_fedcon.errors import ConfigError, first_few, printable
+from flower_fedcon.errors import ConfigError, first_few, number_of, printable
 from flower_fedcon.runs.commands import Command
 from flower_fedcon.runs.console import console, say, table
 
@@ -85,7 +85,7 @@ def check(
                 cells = [f"{column} {count}" for column, count in columns.incomplete.items()]
                 lacking = f", {checked.left_out} left out, without a value of {first_few(cells)}"
             held = len(checked.targets) - rows
-            say(f"{where} fits: {rows} rows to train on, {held} held out{lacking}")
+            say(f"{where} fits: {number_of(rows, 'row')} to train on, {held} held out{lacking}")
             fitting.append(Client(name, columns, checked))
     if not fitting:
         raise typer.Exit(1)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, number_of
 from flower_fedcon.runs.commands import Command
 from flower_fedcon.runs.console import say
 
@@ -70,11 +70,11 @@ def predict(
     numbers = rows.table.numbers_of(np.arange(len(rows.table.targets))).tolist()
     cells = {k: [None if v != v else v for v in column.tolist()] for k, column in columns.items()}
     write_csv(output, {number: numbers, **cells, **rows.kept})
-    many = str(len(numbers))
+    many = number_of(len(numbers), "row")
     if model.schema.complete_cases and (lacking := int(rows.table.incomplete.sum())):
         say(
-            f"{lacking} rows have a missing value and get no prediction, since the run left such "
-            f"rows out"
+            f"{number_of(lacking, 'row has', 'rows have')} a missing value: no prediction, since "
+            "the run left such rows out"
         )
         many = f"{len(numbers) - lacking} of {many}"
     whose = ""
@@ -87,9 +87,9 @@ def predict(
             "site have a meaning",
             file=sys.stderr,
         )
-        say(f"linear predictors without intercept for {many} rows: {output}")
+        say(f"linear predictors without intercept for {many}: {output}")
         return
-    say(f"predictions for {many} rows{whose}: {output}")
+    say(f"predictions for {many}{whose}: {output}")
 
 
 COMMANDS = {

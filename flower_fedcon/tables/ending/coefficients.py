@@ -23,6 +23,7 @@ from flower_fedcon.tables.ending.final_baseline import (
     has_common_baseline,
 )
 from flower_fedcon.tables.ending.final_intercepts import OfTables, check_random, has_random
+from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.tables.row_weights import (
     FREQUENCY,
     NO_OWN_FITS,
@@ -118,12 +119,13 @@ def _kind_of_weights(setup: OfTables, what: str) -> str:
     return kind_of_weights(schema.weight_kind, what, doubt)
 
 
-def _said_of_weights(server: Server) -> tuple[str, ...]:
-    prepared = server.setup.preparation
-    schema = None if prepared is None else prepared.stated
-    if prepared is None or schema is None or not schema.weight:
-        return ()
-    return said_of(schema.weight_kind, sum(prepared.rows), sum(prepared.weights))
+def _said_of_weights(fit: Estimates, prepared: Preparation) -> Estimates:
+    """Return estimates that say what the rows' weights are, and what to doubt of them."""
+    schema = prepared.stated
+    if schema is None or not schema.weight:
+        return fit
+    said = said_of(schema.weight_kind, sum(prepared.rows), sum(prepared.weights))
+    return replace(fit, notes=(*fit.notes, *said), weighing=prepared.weighing(fit.weights))
 
 
 def _penalty(strategy: Method[Any], setup: OfTables) -> str:
@@ -192,7 +194,7 @@ def estimates_of(
         entries = (names if x.ndim == 1 else names[:, 1:]).reshape(-1).tolist()
         kind = _kind_of_weights(server.setup, "errors")
         fit = estimates_at(ask, prepared.loss, method, entries, x, kind)
-        fit = replace(fit, common=common is not None, notes=(*fit.notes, *_said_of_weights(server)))
+        fit = _said_of_weights(replace(fit, common=common is not None), prepared)
     except FedConError as error:  # it must not end a finished run
         return f"no standard errors: {error}"
     if method == DEBIASED:

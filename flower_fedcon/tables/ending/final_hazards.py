@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,14 +12,16 @@ import numpy as np
 
 from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.server import Server
-from flower_fedcon.errors import ConfigError, FedConError, first_few
+from flower_fedcon.errors import ConfigError, FedConError, first_few, number_of
 from flower_fedcon.runs.final_sums import asked, total_sums
 from flower_fedcon.tables import own_files
 from flower_fedcon.tables.ending.final_baseline import CommonFit
 from flower_fedcon.tables.row_weights import NO_HAZARDS, SAMPLING
 from flower_fedcon.tables.statistics.after_fit import proportionality_test
 from flower_fedcon.tables.statistics.hazards import (
+    IDENTITY,
     LOG,
+    NO_LOGARITHM,
     TRANSFORMS,
     Proportionality,
     logarithms,
@@ -27,6 +29,7 @@ from flower_fedcon.tables.statistics.hazards import (
     sums_of_all_sites,
 )
 from flower_fedcon.validation import Array
+from flower_fedcon.wire.payloads import Payload
 from flower_fedcon.wire.whole_files import write_text
 
 PROPORTIONALITY, BASELINE, ALL = "proportionality.csv", "baseline.csv", "all"
@@ -40,7 +43,8 @@ class Hazards:
     Attributes
     ----------
     test : Proportionality or str
-        The test with the logarithm of time; or why it is not known.
+        The test with the logarithm of time, or with time if an event is at time 0, which has no
+        logarithm; or why it is not known.
     times : array, shape (k,)
         The schema's `curve_times`.
     baselines : dict of array, shape (k,)
@@ -65,14 +69,17 @@ class Hazards:
             lines = [f"test of proportional hazards: {self.test}"]
         else:
             test = self.test
+            along = "log(time)" if test.transform == LOG else "time"
             lines = [
-                f"test of proportional hazards along log(time) ({PROPORTIONALITY}): chi2 "
-                f"{test.global_statistic:.4g} with {test.degrees} degrees of freedom, "
+                f"test of proportional hazards along {along} ({PROPORTIONALITY}): chi2 "
+                f"{test.global_statistic:.4g} with {number_of(test.degrees, 'degree')} of freedom, "
                 f"p = {test.global_pvalue:.3g}"
             ]
             for k in np.argsort(test.pvalue, kind="stable")[:_SHOWN].tolist():
                 said = f"chi2 {test.statistic[k]:.4g}, p = {test.pvalue[k]:.3g}"
                 lines.append(f"  {test.names[k]}: {said}")
+            if test.transform == IDENTITY:
+                lines.append("  not along log(time): an event is at time 0, which has no logarithm")
         if self.baselines:
             who = first_few(list(self.baselines), what="site")
             lines.append(f"baseline hazards of {who}: {BASELINE}")
@@ -112,6 +119,21 @@ def _write(path: Path, header: tuple[str, ...], rows: Sequence[Sequence[object]]
     write_text(path, out.getvalue())
 
 
+def _tested(names: Sequence[str], ask: Callable[[str, float], Payload]) -> Proportionality:
+    """Return the test along log(time), or along time if an event at time 0 has no logarithm.
+
+    Raises
+    ------
+    FedConError
+    """
+    try:
+        return proportionality_test(LOG, names, lambda center: ask(LOG, center))
+    except FedConError as error:
+        if NO_LOGARITHM not in str(error):
+            raise
+    return proportionality_test(IDENTITY, names, lambda center: ask(IDENTITY, center))
+
+
 def common_hazards(server: Server, fit: CommonFit, *, tested: bool) -> Hazards:
     """Return the baseline hazard of a fit with one baseline for all sites, and any test."""
     prepared, f, x = server.setup.preparation, fit.likelihood, fit.x
@@ -123,9 +145,12 @@ def common_hazards(server: Server, fit: CommonFit, *, tested: bool) -> Hazards:
             raise ConfigError("it needs errors of the coefficients")
         if schema is not None and schema.weight_kind == SAMPLING:
             raise ConfigError(NO_HAZARDS)
-        moments = logarithms(f.shared.times, f.counts > 0)
-        test = proportionality_test(
-            LOG, prepared.names, lambda center: sums_of_all_sites(f, x, moments, center)
+        times = f.shared.times
+        test = _tested(
+            prepared.names,
+            lambda along, center: sums_of_all_sites(
+                f, x, logarithms(times, f.counts > 0) if along == LOG else times, center
+            ),
         )
     except FedConError as error:  # it must not end a finished run
         test = str(error)
@@ -150,20 +175,19 @@ def final_hazards(server: Server, engine: Engine, times: Array) -> Hazards:
     """
     prepared, names = server.setup.preparation, server.setup.names
     assert prepared is not None  # noqa: S101  (of a run on tables)
-    columns, kind = len(prepared.names), float(TRANSFORMS.index(LOG))
-    shapes = shapes_in_time(columns)
+    shapes = shapes_in_time(len(prepared.names))
     test: Proportionality | str
     schema = prepared.stated
     try:
         if schema is not None and schema.weight_kind == SAMPLING:
             raise ConfigError(NO_HAZARDS)
-        test = proportionality_test(
-            LOG,
+        test = _tested(
             prepared.names,
-            lambda center: total_sums(
-                server, engine, "in_time", shapes, transform=kind, center=center
+            lambda along, center: total_sums(
+                server, engine, "in_time", shapes,
+                transform=float(TRANSFORMS.index(along)), center=center,
             ),
-        )
+        )  # fmt: skip
     except FedConError as error:  # it must not end a finished run
         test = str(error)
     if not times.size:

@@ -11,7 +11,7 @@ import numpy as np
 
 from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.server import Server
-from flower_fedcon.errors import FedConError, first_few
+from flower_fedcon.errors import FedConError, first_few, number_of
 from flower_fedcon.runs.final_sums import asked
 from flower_fedcon.tables.descriptives import Descriptives
 from flower_fedcon.tables.own_files import HETEROGENEITY as HEADER
@@ -84,10 +84,10 @@ def lines_of(found: Heterogeneity) -> list[str]:
     order = np.argsort(found.pvalues, kind="stable")[: None if few else _SHOWN].tolist()
     for k in order:
         said = (
-            f"  {found.names[k]}: Q {found.q[k]:.4g} with {found.dfs[k]} degrees of freedom, "
-            f"p = {found.pvalues[k]:.3g}, I^2 {100 * found.i2[k]:.0f} %, "
-            f"tau^2 {found.tau2[k]:.3g}; fixed effect {found.fixed[k]:.4g}, "
-            f"random effects {found.random[k]:.4g}"
+            f"  {found.names[k]}: Q {found.q[k]:.4g} with {number_of(found.dfs[k], 'degree')} of "
+            f"freedom, p = {found.pvalues[k]:.3g}, I^2 {100 * found.i2[k]:.0f} %, tau^2 "
+            f"{found.tau2[k]:.3g}; fixed effect {found.fixed[k]:.4g}, random effects "
+            f"{found.random[k]:.4g}"
         )
         if not math.isnan(found.ratio[k]):
             said += (

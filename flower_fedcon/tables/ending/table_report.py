@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flower_fedcon.errors import ConfigError, clients_by_name, first_few
+from flower_fedcon.core.protocol import UNIFORM
+from flower_fedcon.errors import ConfigError, clients_by_name, first_few, number_of
 from flower_fedcon.regularizers import WithIntercept
 from flower_fedcon.runs.directory import versions
 from flower_fedcon.runs.history import Record
@@ -34,6 +35,7 @@ from flower_fedcon.tables.preparation import INTERCEPT, Preparation, left_out_in
 from flower_fedcon.tables.product_limit import KaplanMeier
 from flower_fedcon.tables.quality import Quality
 from flower_fedcon.tables.risk_counts import Curves
+from flower_fedcon.tables.row_weights import once
 from flower_fedcon.tables.schema import COMMON, OWN, RANDOM, Schema
 from flower_fedcon.tables.statistics import Estimates, Heterogeneity, RandomFit
 from flower_fedcon.tables.statistics.estimates import DEBIASED
@@ -144,7 +146,7 @@ class Report:
         ratio = exponential_of(preparation.loss)
         doubts = tuple(_collinear(server, preparation))
         curves = preparation.curves
-        lines = [*_lines(server, ending), *doubts, *_in_time(curves)]
+        lines = [*_lines(server, ending), *doubts, *_in_time(curves, preparation.stated)]
         report = cls(rows, lines, ratio, ending.reached, preparation.standardized, doubts, curves)
         report = replace(report, quality=quality, hazards=hazards, random=ending.random)
         report = replace(report, schema=preparation.stated)
@@ -320,17 +322,21 @@ def _median_in_words(curve: KaplanMeier) -> str:
     return f"after {earlier[-1] if earlier.size else 0:g}, up to {curve.median:g}"
 
 
-def _in_time(curves: Curves | None) -> Iterator[str]:
+def _in_time(curves: Curves | None, schema: Schema | None) -> Iterator[str]:
     """Yield the lines on curves: medians, and the tests between arms."""
     if curves is None:
         return
     by_arm = _by_arm(curves)
-    medians = ", ".join(f"{arm} {_median_in_words(curve)}" for arm, curve in by_arm.items())
+    each = [(arm, _median_in_words(curve)) for arm, curve in by_arm.items()]
+    medians = ", ".join(f"{arm} {median}" for arm, median in each)
+    if schema is not None and schema.curve_by:
+        groups = [(schema.group(schema.curve_by, arm), median) for arm, median in each]
+        medians = "; ".join(f"{group}: {median}" for group, median in groups)
     yield (
-        f"events are counted over training rows in {len(curves.times)} intervals, each up to one "
-        f"of curve_times. adjusted_at_risk in {CURVES} belongs to an interval, minus some of its "
-        f"censored rows: it is not a number at risk at a time; {AT_RISK} has these"
-        + (", and tests compare intervals, not single times" if len(by_arm) > 1 else "")
+        f"events are counted over training rows in {number_of(len(curves.times), 'interval')}, "
+        f"each up to one of curve_times. adjusted_at_risk in {CURVES} belongs to an interval, "
+        f"minus some of its censored rows: it is not a number at risk at a time; {AT_RISK} has "
+        "these" + (", and tests compare intervals, not single times" if len(by_arm) > 1 else "")
     )
     yield f"median time to the event: {medians}"
     for stratified in (False, True) if len(by_arm) > 1 else ():
@@ -402,7 +408,10 @@ def _lines(server: Server, ending: FinalAnswers) -> list[str]:
     lines = [f"penalty: {'none' if none else repr(psi)}"]
     lines[0] += ", not of the intercept" * (psi is not rule and not none)
     if "objective" in record:
-        lines.append(f"objective: {record['objective']:.12g}")
+        of = "the clients' mean losses" if setup.weighting == UNIFORM else "the rows' losses"
+        what = f"the {'weighted ' * _is_weighted(preparation)}mean of {of}"
+        what += ", plus the penalty" * (not none)
+        lines.append(f"objective: {record['objective']:.12g}, {what}")
     if reached is not None:
         lines.append(reached.text)
     if unheard := record.get("unheard"):
@@ -414,15 +423,19 @@ def _lines(server: Server, ending: FinalAnswers) -> list[str]:
         lines += [_metric(name, record, setup.names) for name in preparation.held_out]
     lines += [] if ending.quality is None else ending.quality.lines
     up, down = (server.uplink_bytes / 1e6, server.downlink_bytes / 1e6)
-    lines.append(f"{server.strategy.title}, {server.round} rounds: {up:.3f} MB up, {down:.3f} down")
+    lines.append(
+        f"{server.strategy.title}, {number_of(server.round, 'round')}: {up:.3f} MB up, {down:.3f} "
+        "down"
+    )
     used = server.acknowledgements.rounds.tolist()
     part = [
-        f"{client.name} ({client.num_examples} rows{'' if last else ', in no round'})"
+        f"{client.name} ({number_of(client.num_examples, 'row')}{'' if last else ', in no round'})"
         for client, last in zip(setup.clients, used, strict=True)
     ]
     lines.append(f"took part: {', '.join(part)}")
     if server.strategy.privacy is None:  # otherwise counts have noise
         lines += _outcomes_in_words(preparation, setup.names)
+        lines += _weights_in_words(preparation)
     lines += _rows_in_words(preparation, setup.names, ending.quality)
     if preparation.family.dispersed and preparation.level:
         lines += _dispersion(preparation.family.parameter(np.asarray(ending.x)), preparation)
@@ -436,7 +449,8 @@ def _lines(server: Server, ending: FinalAnswers) -> list[str]:
             )
     if ending.random is not None:
         lines.append(
-            f"random intercepts: converged after {ending.random.exchanges} exchanges of sums"
+            f"random intercepts: converged after {number_of(ending.random.exchanges, 'exchange')} "
+            "of sums"
             if ending.random.converged
             else f"random intercepts: NOT CONVERGED: {ending.random.unfinished}"
         )
@@ -486,6 +500,19 @@ def _outcomes_in_words(preparation: Preparation, names: Sequence[str]) -> Iterat
         outcomes, exposures, _ = preparation.level
         over = f", over {schema.exposure!r} of {exposures:.10g} in all" * bool(schema.exposure)
         yield f"sum of {schema.target!r}: {outcomes:.10g}{over}"
+
+
+def _is_weighted(preparation: Preparation) -> bool:
+    return preparation.stated is not None and bool(preparation.stated.weight)
+
+
+def _weights_in_words(preparation: Preparation) -> Iterator[str]:
+    """Yield what the rows' weights are, and where they do not count."""
+    schema = preparation.stated
+    if schema is not None and _is_weighted(preparation):
+        kind = schema.weight_kind or "of no stated kind"
+        yield f"weights in {schema.weight!r}: {preparation.weighing(kind)}"
+        yield f"numbers of rows, and {DESCRIPTIVES}: {once(schema.weight)}"
 
 
 def _rows_in_words(

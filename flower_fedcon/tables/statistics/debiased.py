@@ -24,7 +24,7 @@ import numpy as np
 
 from flower_fedcon.compiled import recursion
 from flower_fedcon.compiled.recursions import descend
-from flower_fedcon.errors import ConfigError, first_few
+from flower_fedcon.errors import ConfigError, first_few, number_of
 from flower_fedcon.solvers.coordinate_descent import solved
 from flower_fedcon.tables.families.base import RESIDUAL, family_of
 from flower_fedcon.tables.preparation import INTERCEPT
@@ -130,8 +130,8 @@ def debiased(name: str, names: Sequence[str], x: Array, sums: Mapping[str, Array
         used = int(np.count_nonzero(x[:p]) + len(names) - p + own_intercepts)
         if n <= used:
             raise ConfigError(
-                f"{n:g} rows are too few to estimate a variance beside {used} coefficients that "
-                f"are not 0: use a larger penalty"
+                f"{number_of(n, 'row is', 'rows are')} too few to estimate a variance beside "
+                f"{used} coefficients that are not 0: use a larger penalty"
             )
         phi = deviance / (n - used)
     M = nodewise(R, _RATE * math.sqrt(math.log(max(p, 2)) / n))

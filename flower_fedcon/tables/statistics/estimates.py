@@ -9,8 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.errors import ConfigError, first_few
-from flower_fedcon.tables.families.base import NONE, PEARSON, RESIDUAL, Family, family_of
+from flower_fedcon.errors import ConfigError, first_few, number_of
+from flower_fedcon.tables.families.base import (
+    DISPERSION,
+    NONE,
+    PEARSON,
+    RESIDUAL,
+    Family,
+    family_of,
+)
 from flower_fedcon.tables.row_weights import FREQUENCY, SAMPLING
 from flower_fedcon.tables.row_weights import NO_LIKELIHOOD as NO_LIKELIHOOD_OF_SAMPLES
 from flower_fedcon.tables.statistics.site_sums import (
@@ -118,6 +125,8 @@ class Estimates:
     notes : tuple of str
     weights : {"frequency", "sampling"}
         What the rows' weights mean.
+    weighing : str
+        What they are and add up to, in words; "" without weights.
     common : bool
         Whether a Cox model has one baseline hazard for all sites.
     """
@@ -140,6 +149,7 @@ class Estimates:
     events: float = math.nan
     notes: tuple[str, ...] = ()
     weights: str = FREQUENCY
+    weighing: str = ""
     common: bool = False
 
     @property
@@ -155,9 +165,13 @@ class Estimates:
 
     @property
     def statistics(self) -> Array:
-        """The estimates over their standard errors, shape (p,): z, or t if `df` is finite."""
+        """The estimates over their standard errors, shape (p,): z, or t if `df` is finite.
+
+        NaN for log alpha: nobody asks whether alpha is 1.
+        """
+        asked = np.array([name != DISPERSION for name in self.names], dtype=bool)
         with np.errstate(divide="ignore", invalid="ignore"):
-            ratios: Array = self.values / self.bse
+            ratios: Array = np.where(asked, self.values / self.bse, np.nan)
         return ratios
 
     @property
@@ -251,7 +265,8 @@ class Estimates:
         chosen, q = list(places), len(places)
         if self.method == CLUSTER and self.clusters <= q:
             raise ConfigError(
-                f"a joint test of {q} parameters needs more than {q} clusters, got {self.clusters}"
+                f"a joint test of {number_of(q, 'parameter')} needs more than "
+                f"{number_of(q, 'cluster')}, got {self.clusters}"
             )
         values, unit = self.values[chosen], self.bse[chosen]
         scaled = self.covariance[np.ix_(chosen, chosen)] / np.outer(unit, unit)
@@ -294,10 +309,10 @@ class Estimates:
         df = self.counted - smaller.counted
         if smaller.family.name != self.family.name or df < 1 or smaller.n != self.n:
             raise ConfigError(
-                f"a likelihood ratio compares two fits of one loss to the same rows, the second "
-                f"with fewer columns, got {self.family.name} with {self.counted} parameters and "
-                f"{self.n:g} rows, and {smaller.family.name} with {smaller.counted} and "
-                f"{smaller.n:g}"
+                "a likelihood ratio compares two fits of one loss to the same rows, the second "
+                f"with fewer columns, got {self.family.name} with "
+                f"{number_of(self.counted, 'parameter')} and {number_of(self.n, 'row')}, and "
+                f"{smaller.family.name} with {smaller.counted} and {smaller.n:g}"
             )
         if SAMPLING in (self.weights, smaller.weights):
             raise ConfigError(NO_LIKELIHOOD_OF_SAMPLES)
@@ -344,7 +359,9 @@ def estimate(
     inverse = inverted(information, names)
     notes = list(_unfinished(inverse, sums["score"]))
     if intercepts:
-        notes.append(f"each of {intercepts:.0f} sites has its own intercept, which stays there")
+        notes.append(
+            f"each of {number_of(intercepts, 'site')} has its own intercept, which stays there"
+        )
     if family.dispersed and method == MODEL:
         notes.append(_JOINT)
     counted = p + int(intercepts)
@@ -353,7 +370,8 @@ def estimate(
         notes.append("weights are of sampling: errors take each row once, and have no likelihood")
     if left <= 0 and (family.scale in (RESIDUAL, PEARSON) or method != MODEL):
         raise ConfigError(
-            f"{n:g} rows are too few to estimate a variance beside {counted} parameters: leave "
+            f"{number_of(n, 'row is', 'rows are')} too few to estimate a variance beside "
+            f"{number_of(counted, 'parameter')}: leave "
             f'columns out, or use inference="model" if phi is known'
         )
     phi, shape, more = 1.0, math.nan, 0
@@ -385,7 +403,7 @@ def estimate(
             if family.scale == RESIDUAL:
                 notes.append(
                     f"robust tests are by the normal distribution (z), as statsmodels' are; R's "
-                    f"coeftest takes t with {left:g} degrees of freedom"
+                    f"coeftest takes t with {number_of(left, 'degree')} of freedom"
                 )
     if exact:
         V = np.full((p, p), math.nan)
@@ -401,7 +419,7 @@ def estimate(
         if clusters < _FEW_CLUSTERS:
             df = clusters - 1.0
             notes.append(
-                f"{clusters:.0f} {_FEW_SAID}; tests use t with {df:.0f} degrees of freedom"
+                f"{clusters:.0f} {_FEW_SAID}; tests use t with {number_of(df, 'degree')} of freedom"
             )
         if clusters <= p:
             notes.append(

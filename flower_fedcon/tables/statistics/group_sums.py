@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flower_fedcon.errors import RefusedError
+from flower_fedcon.errors import RefusedError, number_of
 from flower_fedcon.objectives.random_intercepts import RandomIntercepts, group_sums
 from flower_fedcon.tables.families.base import RESIDUAL
 from flower_fedcon.tables.small_cells import effective_counts
@@ -80,9 +80,9 @@ def _expect_sizes(at: Fitted, weights: Array, least: int) -> None:
     few = effective_counts(of_row[of_row >= 0], len(sizes), at.w[of_row >= 0]) < least
     if least > 1 and few.any():
         raise RefusedError(
-            f"refused: sums over groups reveal those of each size, and the {counts[few][0]} groups "
-            f"of one size have fewer than {least} rows here (policy.min-rows and min-cell): use "
-            f"larger groups, or the site as one"
+            f"refused: sums over groups reveal those of each size, and fewer than {least} rows "
+            f"here (policy.min-rows and min-cell) are in the {number_of(counts[few][0], 'group')} "
+            f"of one size: use larger groups, or the site as one"
         )
 
 

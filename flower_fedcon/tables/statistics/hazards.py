@@ -35,6 +35,7 @@ from flower_fedcon.wire.payloads import Payload
 
 TRANSFORMS = LOG, IDENTITY = "log", "identity"
 """Functions of time that need no other sites; messages hold their index."""
+NO_LOGARITHM = "needs times of events above 0, and one is 0"
 _ROUNDING = 1e-10  # of sums over the events that count as 0, relative
 
 
@@ -150,8 +151,7 @@ def logarithms(times: Array, events: Any) -> Array:
     """
     if (times[events] == 0).any():
         raise ConfigError(
-            'transform="log" needs times of events above 0, and one is 0: use "rank" or '
-            '"identity", or correct the time'
+            f'transform="log" {NO_LOGARITHM}: use "rank" or "identity", or correct the time'
         )
     logs: Array = np.log(np.where(times > 0, times, 1.0))
     return logs

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.errors import ConfigError, first_few, pandas
+from flower_fedcon.errors import ConfigError, first_few, number_of, pandas
 from flower_fedcon.objectives.profiled import pseudo_inverse
 from flower_fedcon.tables.families.base import RESIDUAL, family_of, names_of
 from flower_fedcon.tables.quality import MOST_COUNTS
@@ -274,7 +274,9 @@ def _alone(pooled: Estimates, told: Payload, units: Array) -> tuple[Array, Array
     left = n - own - rank
     if family_of(name).scale == RESIDUAL:
         if not left > 0:
-            raise ConfigError(f"{n:g} rows are too few for a fit to them alone")
+            raise ConfigError(
+                f"{number_of(n, 'row is', 'rows are')} too few for a fit to them alone"
+            )
         covariance = covariance * (deviance / left)
     errors = np.sqrt(np.diag(units @ covariance @ units.T))
     return np.where(known, units @ values, np.nan), np.where(known, errors, np.nan)

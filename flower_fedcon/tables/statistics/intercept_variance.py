@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, number_of
 from flower_fedcon.tables.families.base import family_of
 from flower_fedcon.tables.statistics.estimates import Estimates, estimate, inverted, shapes_of
 from flower_fedcon.tables.statistics.group_sums import RATIO_NUMBERS
@@ -78,8 +78,8 @@ class RandomFit:
         if self.converged:
             return ""
         return (
-            f"the fit has not ended in {self.exchanges} exchanges: the next step would move "
-            f"estimates by {self.left:.2g} standard errors"
+            f"the fit has not ended in {number_of(self.exchanges, 'exchange')}: the next step "
+            f"would move estimates by {self.left:.2g} standard errors"
         )
 
     @property
@@ -259,8 +259,8 @@ class _Profile:
             )
         if exact or not left > 0:
             raise ConfigError(
-                f"{n:g} rows are too few for {p} coefficients and a residual variance: leave "
-                f"columns out"
+                f"{number_of(n, 'row is', 'rows are')} too few for {number_of(p, 'coefficient')} "
+                "and a residual variance: leave columns out"
             )
         first = float(b @ slope)
         second = float(b @ M2 @ b) - 2.0 * float(slope[:p] @ inverse @ slope[:p])
@@ -394,8 +394,8 @@ def _tested(
     ratio = max(0.0, 2.0 * (found.loglik - null)) if sd else 0.0
     pvalue = 0.5 * float(chi2.sf(ratio, 1)) if ratio else 1.0
     note = (
-        f"random intercepts of {found.clusters} groups; likelihood ratio against none {ratio:.5g}, "
-        f"p = {pvalue:.3g} by (chi^2_0 + chi^2_1) / 2"
+        f"random intercepts of {number_of(found.clusters, 'group')}; likelihood ratio against none "
+        f"{ratio:.5g}, p = {pvalue:.3g} by (chi^2_0 + chi^2_1) / 2"
     )
     if not sd:
         note += ". Their standard deviation is 0, at the boundary, so it has no standard error"

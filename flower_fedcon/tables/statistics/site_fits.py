@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, number_of
 from flower_fedcon.objectives.base import unscaled
 from flower_fedcon.objectives.offset import WithOffset
 from flower_fedcon.objectives.profiled import Profiled, pseudo_inverse
@@ -55,7 +55,8 @@ def alone(objective: Any, down: Payload, least: int = 1) -> Payload:
     parameters = f.shape[0] + profiled
     if rows <= parameters:
         raise ConfigError(
-            f"{rows} rows for {parameters} parameters: a fit needs more rows than parameters"
+            f"{number_of(rows, 'row')} for {number_of(parameters, 'parameter')}: a fit needs more "
+            "rows than parameters"
         )
     profile = f if profiled else Profiled(f) if core.intercept else None
     if profile is not None and not profile.informative:

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flower_fedcon.errors import ConfigError, RefusedError
+from flower_fedcon.errors import ConfigError, RefusedError, number_of
 from flower_fedcon.objectives.base import unscaled
 from flower_fedcon.objectives.common_baseline import CommonBaseline
 from flower_fedcon.objectives.more_entries import MoreEntries
@@ -192,8 +192,9 @@ def expect_clusters(codes: Array, w: Array, size: int, least: int) -> None:
     if len(there) > 1 and smallest < least and heavy < _CLUSTERS * size:
         raise RefusedError(
             f"refused: of {len(there)} clusters here the smallest has fewer than {least} rows "
-            f"(policy.min-rows and min-cell), and with {size} parameters their sums could reveal "
-            f"it: use larger clusters, {_CLUSTERS * size} of them or more, or the site as one"
+            f"(policy.min-rows and min-cell), and with {number_of(size, 'parameter')} their sums "
+            f"could reveal it: use larger clusters, {_CLUSTERS * size} of them or more, or the "
+            "site as one"
         )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from flower_fedcon.runs.paper_tables import p_in_words
 from flower_fedcon.tables.preparation import INTERCEPT
-from flower_fedcon.tables.row_weights import SAMPLING
 from flower_fedcon.tables.statistics.estimates import DEBIASED, Estimates
 from flower_fedcon.tables.statistics.site_sums import CLUSTER, MODEL, QUASI
 
@@ -51,7 +51,6 @@ class Summary(str):
         said = [
             ("Observations", f"{found.n:.10g}"),
             *([] if sites is None else [("Sites", str(sites))]),
-            *([("Weights", SAMPLING)] if found.weights == SAMPLING else []),
             ("Parameters", f"{found.counted}" + f" + {found.more}" * bool(found.more)),
             ("Standard errors", errors),
             ("Log-likelihood", _number(found.loglik)),
@@ -73,6 +72,8 @@ class Summary(str):
         for place in range(half):
             pair = said[place::half]
             lines.append("    ".join(f"{name + ':':<18}{value:>19}" for name, value in pair))
+        if found.weighing:
+            lines.append(f"{'Weights:':<18}{found.weighing}")
         ratio = found.family.ratio
         table = estimates_table(found, alpha, ratio)
         rule = max(_WIDTH, *map(len, table))
@@ -107,7 +108,7 @@ def estimates_table(
     )  # fmt: skip
     cells, of_columns = [], True  # before the intercept, and what comes after it
     for name, value, error, z, p, interval in rows:
-        shown = [_number(value), _number(error), f"{z:.3f}", f"{p:.3f}"]
+        shown = [_number(value), _number(error), "" if z != z else f"{z:.3f}", p_in_words(p)]
         of_columns = of_columns and not name.startswith(INTERCEPT)
         effect = ratio and of_columns
         logs = [value, *interval]
