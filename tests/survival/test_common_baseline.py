@@ -11,6 +11,7 @@ from flower_fedcon.estimators import FederatedCoxRegression, FederatedCoxRegress
 from flower_fedcon.objectives import CoxRegression
 from flower_fedcon.objectives.common_baseline import CommonBaseline, SharedTimes, SiteRisks
 from flower_fedcon.objectives.risk_sets import RiskSets
+from flower_fedcon.paths.folds import deal_all
 from flower_fedcon.strategies import FedNewton
 from flower_fedcon.survival import kaplan_meier, logrank
 from flower_fedcon.tables import Schema
@@ -299,6 +300,8 @@ def test_strata_of_a_schema_alone_divide_a_sites_rows(files):
 def test_refusals(files):
     with pytest.raises(ConfigError, match="cross-validation divides each client's rows"):
         FederatedCoxRegressionCV(stratified=False).fit(X, np.c_[T, E], groups=G)
+    with pytest.raises(ConfigError, match="stability selection divides each client's rows"):
+        FederatedCoxRegression(stratified=False).stability_selection(X, np.c_[T, E], G)
     with pytest.raises(ConfigError, match="give stratified=False, too"):
         fitted(stratified=True, baseline_times=[1.0])
     with pytest.raises(ConfigError, match="stratified must be True or False"):
@@ -330,3 +333,43 @@ def test_a_site_without_events_or_rows_of_a_stratum_counts():
     )
     shared = SharedTimes.on_grid(np.zeros(1), np.array([1.0]))
     assert SiteRisks(own[0], shared, np.zeros(3)).events()["counts"].tolist() == [0.0]
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"entry": ENT}, {"strata": Z}, {"entry": ENT, "strata": Z, "sample_weight": W}]
+)
+def test_stability_selection_takes_what_fit_takes(more):
+    """Shares follow from fits of the same halves, by the estimator itself."""
+    event = (T < 2.0 + X[:, 0]).astype(int)
+    y, settings = np.c_[T, event], {"tol": 1e-9, "ties": "efron"}
+    found = FederatedCoxRegression(**settings).stability_selection(
+        X, y, G, pairs=2, num=6, min_ratio=0.2, error=2.0, **more
+    )
+    own = [np.flatnonzero(k == G) for k in range(4)]
+    parts = [{name: value[rows] for name, value in more.items()} for rows in own]
+    cores = [
+        CoxRegression(X[rows], T[rows], event[rows], **part)
+        for rows, part in zip(own, parts, strict=True)
+    ]
+    counts = np.zeros(3)
+    for pair in range(2):
+        for half in deal_all(cores, 2, pair):
+            places = (rows[f.order[one[0]]] for rows, f, one in zip(own, cores, half, strict=True))
+            rows = np.concatenate([*places])
+            of_rows = {name: value[rows] for name, value in more.items()}
+            ever = np.zeros(3, bool)
+            selected = ever
+            for alpha in found.values:
+                fit = FederatedCoxRegression(alpha, **settings).fit(
+                    X[rows], y[rows], G[rows], **of_rows
+                )
+                ever = ever | (fit.coef_ != 0)
+                selected = ever if ever.sum() <= found.most else selected
+            counts += selected
+    np.testing.assert_allclose(found.shares, counts / 4)
+    assert found.shares[0] == 1.0
+    one_column = np.where(event == 1, T, -T)
+    again = FederatedCoxRegression(**settings).stability_selection(
+        X, one_column, G, pairs=2, num=6, min_ratio=0.2, error=2.0, **more
+    )
+    np.testing.assert_array_equal(again.paths, found.paths)
