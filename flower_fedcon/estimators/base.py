@@ -466,9 +466,7 @@ class FederatedEstimator(RandomEffects, BaseEstimator, FitSettings):  # type: ig
         X, y = self._check(X, y)
         return self._selected(self._problem(X, y, groups, sample_weight), settings)
 
-    def _selected(
-        self, problem: FederatedProblem, settings: dict[str, Any]
-    ) -> StabilitySelection:
+    def _selected(self, problem: FederatedProblem, settings: dict[str, Any]) -> StabilitySelection:
         psi, strategy = self._psi(getattr(self, "l1_ratio", 1.0)), self._strategy(problem)
         return stability_selection(problem, psi, strategy, **self._options(), **settings)
 

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.stats import rankdata
 from sklearn.utils.validation import check_is_fitted
 
-from flower_fedcon.errors import ConfigError, first_few, repr_of
+from flower_fedcon.errors import ConfigError, repr_of
 from flower_fedcon.estimators.argument_forms import clients_of
 from flower_fedcon.estimators.base import FederatedEstimator, Tuned
 from flower_fedcon.estimators.shared_arguments import Penalty
@@ -28,8 +28,10 @@ from flower_fedcon.tables.statistics.hazards import (
     Proportionality,
     log_times,
     logarithms,
+    of_stratum,
     sums_in_time,
     sums_of_all_sites,
+    survival,
 )
 from flower_fedcon.validation import Array, choice, expect_unmasked, float_array, nonnegative
 
@@ -439,17 +441,8 @@ class FederatedCoxRegression(_Stratified, Penalty):
         ConfigError
             If there are several baselines and none is named, or it is not one of them.
         """
-        hazards = self.baseline_cumulative_hazard_
-        if stratum is None and len(hazards) == 1:
-            (stratum,) = hazards
-        if stratum not in hazards:
-            known = first_few([*map(repr, hazards)])
-            raise ConfigError(f"stratum must name one of the baseline hazards {known}")
-        at, hazard = hazards[stratum].T
-        wanted = float_array("times", times, ndim=1)
-        met = np.append(0.0, hazard)[np.searchsorted(at, wanted, side="right")]
-        survival: Array = np.exp(-np.exp(self.predict(X))[:, None] * met)
-        return survival
+        hazard = of_stratum(self.baseline_cumulative_hazard_, stratum)
+        return survival(hazard, self.predict(X), times)
 
     def proportionality(self, transform: str = "log") -> Proportionality:
         """Test whether hazards are proportional: R's cox.zph, of sums over the clients.
