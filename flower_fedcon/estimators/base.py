@@ -469,7 +469,9 @@ class FederatedEstimator(RandomEffects, BaseEstimator, FitSettings):  # type: ig
             If the loss has no rows that can be halved, or sites have their own intercepts.
         """
         X, y = self._check(X, y)
-        problem = self._problem(X, y, groups, sample_weight)
+        return self._selected(self._problem(X, y, groups, sample_weight), settings)
+
+    def _selected(self, problem: FederatedProblem, settings: dict[str, Any]) -> StabilitySelection:
         psi, strategy = self._psi(getattr(self, "l1_ratio", 1.0)), self._strategy(problem)
         return stability_selection(problem, psi, strategy, **self._options(), **settings)
 

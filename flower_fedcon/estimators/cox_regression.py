@@ -18,6 +18,7 @@ from flower_fedcon.objectives import CoxRegression, Scaled
 from flower_fedcon.objectives.common_baseline import CommonBaseline
 from flower_fedcon.objectives.equal_times import on_grid, tied_times
 from flower_fedcon.objectives.survival import NOTHING_COMPARED
+from flower_fedcon.paths import StabilitySelection
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.tables.pairs import concordant
 from flower_fedcon.tables.row_weights import NO_HAZARDS, SAMPLING
@@ -27,8 +28,10 @@ from flower_fedcon.tables.statistics.hazards import (
     Proportionality,
     log_times,
     logarithms,
+    of_stratum,
     sums_in_time,
     sums_of_all_sites,
+    survival,
 )
 from flower_fedcon.validation import Array, choice, expect_unmasked, float_array, nonnegative
 
@@ -136,6 +139,49 @@ class _Stratified(FederatedEstimator, _Strata):
 
     def _take(self, x: Array) -> None:
         self.coef_ = x.copy()
+
+    def _expect_stratified(self, what: str) -> None:
+        """Raise if all clients have one baseline hazard, for what divides each client's rows."""
+        if self.stratified is not True:
+            raise ConfigError(
+                f"{what} divides each client's rows, and with one baseline hazard for all "
+                "their sums are not a sum over clients: use FederatedCoxRegression(alpha, "
+                "stratified=False), or stratified=True"
+            )
+
+    def stability_selection(
+        self,
+        X: Any,
+        y: Any,
+        groups: Any = None,
+        sample_weight: Any = None,
+        strata: Any = None,
+        *,
+        entry: Any = None,
+        **settings: Any,
+    ) -> StabilitySelection:
+        """Return the columns that half samples of the clients' rows select most often.
+
+        The form of the penalty and the method are this estimator's. The penalty's weight does not
+        matter, and the estimator need not be fitted.
+
+        Parameters
+        ----------
+        X, y, groups, sample_weight, strata, entry
+            As for `FederatedCoxRegression.fit`.
+        **settings
+            `pairs`, `threshold`, `error`, `num`, `min_ratio` of
+            `flower_fedcon.stability_selection`.
+
+        Raises
+        ------
+        ConfigError
+            With `stratified=False`, or if an argument is out of range.
+        """
+        X, y = self._check(X, y)
+        self._expect_stratified("stability selection")
+        problem = self._strata_problem(X, y, groups, sample_weight, strata, entry=entry)
+        return self._selected(problem, settings)
 
     def predict(self, X: Any) -> Array:
         """Return the log hazard ratios to a row of zeros, shape (rows,)."""
@@ -396,17 +442,8 @@ class FederatedCoxRegression(_Stratified, Penalty):
         ConfigError
             If there are several baselines and none is named, or it is not one of them.
         """
-        hazards = self.baseline_cumulative_hazard_
-        if stratum is None and len(hazards) == 1:
-            (stratum,) = hazards
-        if stratum not in hazards:
-            known = first_few([*map(repr, hazards)])
-            raise ConfigError(f"stratum must name one of the baseline hazards {known}")
-        at, hazard = hazards[stratum].T
-        wanted = float_array("times", times, ndim=1)
-        met = np.append(0.0, hazard)[np.searchsorted(at, wanted, side="right")]
-        survival: Array = np.exp(-np.exp(self.predict(X))[:, None] * met)
-        return survival
+        hazard = of_stratum(self.baseline_cumulative_hazard_, stratum)
+        return survival(hazard, self.predict(X), times)
 
     def proportionality(self, transform: str = "log") -> Proportionality:
         """Test whether hazards are proportional: R's cox.zph, of sums over the clients.
@@ -515,12 +552,7 @@ class FederatedCoxRegressionCV(_Stratified, Tuned):
     ) -> Self:
         """Choose alpha and fit; see `FederatedCoxRegression.fit`."""
         X, y = self._check(X, y)
-        if self.stratified is not True:
-            raise ConfigError(
-                "cross-validation divides each client's rows, and with one baseline hazard for all "
-                "their sums are not a sum over clients: use FederatedCoxRegression(alpha, "
-                "stratified=False), or stratified=True"
-            )
+        self._expect_stratified("cross-validation")
         problem = self._strata_problem(X, y, groups, sample_weight, strata, entry=entry)
         self.alpha_ = self._fit_cv(problem, self.l1_ratio, self._splits(X, y, groups))
         return self

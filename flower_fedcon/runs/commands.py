@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from flower_fedcon.errors import ConfigError
+
 
 class Command:
     """A command.
@@ -32,3 +34,24 @@ class Command:
         self.rank = rank
         self.examples = examples
         self.needs = needs
+
+
+def times_in(option: str, text: str) -> list[float]:
+    """Return the times that an option lists.
+
+    Raises
+    ------
+    ConfigError
+        If they are no numbers separated by commas.
+
+    Examples
+    --------
+    >>> times_in("--grid", "30,60,90.5")
+    [30.0, 60.0, 90.5]
+    """
+    try:
+        return [float(time) for time in text.split(",")]
+    except ValueError:
+        raise ConfigError(
+            f"{option} must be times separated by commas, such as 30,60,90, got {text!r}"
+        ) from None

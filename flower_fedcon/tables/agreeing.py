@@ -48,6 +48,7 @@ from flower_fedcon.tables.preparation import (
 from flower_fedcon.tables.risk_counts import Curves
 from flower_fedcon.tables.schema import COMMON, RANDOM, Schema
 from flower_fedcon.tables.table import CURVES, SPREAD, SUMMARY
+from flower_fedcon.tables.turned_round import turned_on_nodes
 from flower_fedcon.wire.payloads import Payload, payload_bytes
 
 _log = logging.getLogger("flwr")
@@ -293,7 +294,12 @@ class SchemaAgreement(Agreement):
             deadline=engine.round_deadline,
             site_effects=self._site_effects,
         )
-        return preparing.constants(infos, preparing.agree())
+        preparation = preparing.agree()
+        turned = [*map(printable, turned_on_nodes([info.name for info in infos], preparation))]
+        for line in turned:
+            _log.warning("tables: %s", line)
+        preparation = replace(preparation, remarks=(*preparation.remarks, *turned))
+        return preparing.constants(infos, preparation)
 
 
 def _numbers(name: str, value: Any, size: int | None, *, partly: bool = False) -> Any:

@@ -234,6 +234,14 @@ class Columns:
             raise DataError.lacking(self._path, lacking, self._names)
         return {name: self._cells[name] for name in names}
 
+    def own_strata(self) -> Any:
+        """Return the name of each row's stratum, "" where it is missing; before `table`.
+
+        It is None if rows have no such column.
+        """
+        name = self.schema.strata
+        return self._marks(name, ())[0] if name in self._cells else None
+
     # --- the outcome ---------------------------------------------------------------------------
 
     def labels(

@@ -36,6 +36,9 @@
                       rows' weights), `parameters`, `log_likelihood`, `deviance`, `pearson`,
                       `dispersion`, `shape`, `events`, `clusters`, and `degrees_of_freedom` of t
                       (null for tests with the normal distribution)
+    baseline          of a Cox model: for each baseline hazard that the run knows, by its name in
+                      `baseline.csv` ("all" for that of all rows), `time`, and
+                      `cumulative_hazard` of a row of zeros up to each; null without one
     x                 the model of the run, for centred and scaled columns
     preparation       the values that prepare rows as in the run
     schema            the schema, as a table of an experiment file
@@ -65,13 +68,14 @@ import logging
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from flower_fedcon.errors import ConfigError, first_few
+from flower_fedcon.objectives.equal_times import on_grid
 from flower_fedcon.tables import contrasts
 from flower_fedcon.tables.columns import Columns
 from flower_fedcon.tables.design import Design, described, term_columns
@@ -86,8 +90,10 @@ from flower_fedcon.tables.read import columns_of, guarded
 from flower_fedcon.tables.row_weights import FREQUENCY
 from flower_fedcon.tables.schema import COMMON, OWN, RANDOM, Schema
 from flower_fedcon.tables.statistics import Estimates
+from flower_fedcon.tables.statistics.hazards import of_stratum, survival
 from flower_fedcon.tables.table import Table
-from flower_fedcon.validation import Array, choice
+from flower_fedcon.tables.wing import BASELINE
+from flower_fedcon.validation import Array, choice, float_array
 from flower_fedcon.wire.whole_files import storage, write_csv, write_text
 
 NAME, FORMAT, VERSION, WITH_TERMS = "model.json", "flower-fedcon model", 1, 2
@@ -107,13 +113,15 @@ _INFERENCE: dict[str, tuple[str, Any]] = {
 }  # fmt: skip
 _LEVEL = re.compile(r"\[(?:T\.)?([^]]*)\]")  # a column's category, if the schema has terms
 _PREPARED = ("means", "scales", "kept", "groups")
+_BASELINE = ("time", "cumulative_hazard")
 
 
 class Rows(NamedTuple):
-    """Rows to predict: their table, and columns kept unchanged."""
+    """Rows to predict: their table, columns kept unchanged, and any names of strata."""
 
     table: Table
     kept: dict[str, Any]
+    strata: Any = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,6 +146,9 @@ class FittedModel:
         Standard deviations of random intercepts, and of the residuals; else NaN.
     estimates : Estimates, optional
         The estimates of the run's inference, in the columns' own units.
+    baselines : dict of array, shape (times, 2)
+        The baseline hazards of a Cox model, by name: times, and the cumulative hazard of a row of
+        zeros up to them.
 
     Examples
     --------
@@ -170,6 +181,7 @@ class FittedModel:
     site_sd: float = math.nan
     residual_sd: float = math.nan
     estimates: Estimates | None = None
+    baselines: Mapping[str, Array] = field(default_factory=dict)
 
     # --- predictions and effects -----------------------------------------------------------------
 
@@ -222,9 +234,11 @@ class FittedModel:
         if isinstance(source, str | Path):
             columns = guarded(path, lambda: columns_of(path, self.schema, tuple(keep)))
         else:
-            cells = guarded(path, _cells, path, source, (*self.schema.predictors, *keep))
+            wanted = (*self.schema.predictors, *keep, *([self.schema.strata] * self._by_stratum))
+            cells = guarded(path, _cells, path, source, wanted)
             columns = Columns(cells, self.schema)
         kept = columns.as_they_stand(keep)
+        strata = columns.own_strata() if self._by_stratum else None
         categories: dict[str, Sequence[str]] = {}
         if unknown == "refuse":
             agreed = self.preparation.categories.items()
@@ -239,7 +253,8 @@ class FittedModel:
         if held_out:
             table = self._held_out(path, table)
             kept = {name: column[table.places] for name, column in kept.items()}
-        return Rows(table, kept)
+            strata = None if strata is None else strata[table.places]
+        return Rows(table, kept, strata)
 
     def _held_out(self, path: Path, table: Table) -> Table:
         """Return the rows of a client that the run held out."""
@@ -478,6 +493,76 @@ class FittedModel:
                 '"common"'
             )
 
+    def predict_survival(
+        self, source: Any, times: Any, *, stratum: str | None = None, unknown: str = "refuse"
+    ) -> Array:
+        """Return the probabilities that rows have no event up to some times, shape (rows, times).
+
+        They follow from the baseline hazards that the run knows, those of its `baseline.csv`. Of
+        the times of such a hazard the last one counts that is no later than the time asked for.
+
+        Parameters
+        ----------
+        source, unknown : see `rows`
+            If `unknown` is "missing", a row of an unknown stratum has no probability, but NaN. The
+            source may also be what `rows` has returned.
+        times : array, shape (times,)
+        stratum : str, optional
+            The name in `baselines` of the hazard for all rows. By default that of each row's own
+            stratum, if the schema names their column; otherwise needed if there are several.
+
+        Raises
+        ------
+        ConfigError
+            If the run knows no baseline hazard, or not that of a row; or rows do not fit
+            (`DataError`).
+        """
+        if not self.baselines:
+            raise ConfigError(
+                f"the run knows no baseline hazard, so there are no probabilities: use predict. A "
+                f"Cox run has one with stratified = false in its schema; with inference and "
+                f"curve_times it has those of sites whose policy.phases list {BASELINE!r}"
+            )
+        rows = source if isinstance(source, Rows) else self.rows(source, unknown=unknown)
+        scores = self.linear_predictor(rows.table)
+        self._look_at_times(times)
+        if stratum is not None or not self._by_stratum:
+            return survival(of_stratum(self.baselines, stratum), scores, times)
+        if rows.strata is None:
+            raise ConfigError(
+                f"each value of column {self.schema.strata!r} has its own baseline hazard: add the "
+                f"column to the rows, or name one of {first_few([*map(repr, self.baselines)])} as "
+                f"stratum"
+            )
+        found = np.full((len(scores), len(times)), np.nan)
+        for name in np.unique(rows.strata).tolist():
+            if name in self.baselines or unknown == "refuse":
+                own = rows.strata == name
+                found[own] = survival(of_stratum(self.baselines, name), scores[own], times)
+        return found
+
+    @property
+    def _by_stratum(self) -> bool:
+        """Whether a row's stratum says which baseline hazard is its own."""
+        return bool(self.baselines and self.schema.strata and not self.schema.stratified)
+
+    def _look_at_times(self, times: Any) -> None:
+        """Warn of times of which the run knows less than of others."""
+        schema, wanted = self.schema, float_array("times", times, ndim=1)
+        last = max((hazard[-1, 0] for hazard in self.baselines.values() if len(hazard)), default=0)
+        if (after := wanted[wanted > last]).size:
+            _log.warning(
+                "the run knows no baseline hazard after %.6g: the probability at %.6g is that of "
+                "this time", last, after[0],
+            )  # fmt: skip
+        grid = np.array(schema.curve_times if schema.stratified else schema.baseline_times)
+        between = wanted[(wanted > 0) & (wanted <= last) & ~np.isin(on_grid(wanted, grid), grid)]
+        if grid.size and between.size:
+            _log.warning(
+                "the run knows the baseline hazard at %s: the probability at %.6g is that of the "
+                "time before", first_few([f"{time:.6g}" for time in grid.tolist()]), between[0],
+            )  # fmt: skip
+
     def predict_proba(self, source: Any, *, unknown: str = "refuse") -> Array:
         """Return the probabilities of classes for rows, shape (rows, classes), as `classes_`.
 
@@ -566,6 +651,12 @@ class FittedModel:
             "exposure": schema.exposure or None,
             "covariance": None if self.covariance is None else self.covariance.tolist(),
             "inference": None if self.estimates is None else _stated(self.estimates),
+            "baseline": {
+                name: dict(zip(_BASELINE, hazard.T.tolist(), strict=True))
+                for name, hazard in self.baselines.items()
+                if np.isfinite(hazard).all()  # JSON has no other numbers
+            }
+            or None,
             "x": self.x.tolist(),
             "preparation": {
                 name: np.asarray(getattr(prepared, name)).tolist() for name in _PREPARED
@@ -713,8 +804,9 @@ class FittedModel:
         deviations = (content.get(name) for name in ("site_sd", "residual_sd"))
         sd, residual_sd = (math.nan if v is None else float(v) for v in deviations)
         model = cls(
-            schema, preparation, x, matrix, clients, dict(content["versions"]), sd, residual_sd
-        )
+            schema, preparation, x, matrix, clients, dict(content["versions"]), sd, residual_sd,
+            baselines=_baselines(content.get("baseline") or {}),
+        )  # fmt: skip
         stated = content.get("inference")
         return model if stated is None else replace(model, estimates=_estimates(model, stated))
 
@@ -727,6 +819,15 @@ def _stated(fit: Estimates) -> dict[str, Any]:
         lost = isinstance(value, float) and not math.isfinite(value)  # JSON has no such numbers
         entries[name] = None if lost else value
     return entries
+
+
+def _baselines(stated: Mapping[str, Any]) -> dict[str, Array]:
+    found = {}
+    for name, columns in stated.items():
+        found[name] = np.array([columns[one] for one in _BASELINE], dtype=np.float64).T
+        if not np.isfinite(found[name]).all() or (np.diff(found[name], axis=0) < 0).any():
+            raise ValueError("a baseline hazard that cannot be used")
+    return found
 
 
 def _estimates(model: FittedModel, stated: Mapping[str, Any]) -> Estimates:

@@ -1,7 +1,7 @@
 """Clients whose events seem to be coded the other way round: their share and effects are opposite.
 
 Rows in one process show it by correlations of columns with the outcome. On nodes held-out rows do,
-if a site sends its AUC; see `flower_fedcon.tables.quality`.
+if a site sends its AUC (see `flower_fedcon.tables.quality`), and the numbers of events of times.
 """
 
 from __future__ import annotations
@@ -104,9 +104,18 @@ def _opposite_shares(times: Sequence[Array], events: Sequence[Array]) -> list[in
     []
     """
     n = np.array([len(y) for y in events], float)
-    share = np.array([y.mean() for y in events])
     middle = np.array([t.mean() for t in times])
     found = []
+    for k in _opposite(n, np.array([y.mean() for y in events])):
+        rest = np.arange(len(n)) != k
+        spread = np.concatenate([times[j] for j in np.flatnonzero(rest).tolist()]).std()
+        late = abs(middle[k] - n[rest] @ middle[rest] / n[rest].sum())
+        found += [k] if late <= 3 * spread / math.sqrt(n[k]) else []
+    return found if len(found) == 1 else []
+
+
+def _opposite(n: Array, share: Array) -> Iterator[int]:
+    """Yield clients of which the others' shares are alike, and theirs is opposite and far."""
     for k in range(len(n)) if len(n) >= 3 and n.min() >= _FEW else ():
         rest = np.arange(len(n)) != k
         elsewhere = float(n[rest] @ share[rest] / n[rest].sum())
@@ -114,11 +123,35 @@ def _opposite_shares(times: Sequence[Array], events: Sequence[Array]) -> list[in
         error = float(errors[k]) * math.sqrt(1 + n[k] / n[rest].sum())
         alike = (np.abs(share[rest] - elsewhere) <= 3 * errors[rest]).all()
         gap = abs(share[k] - elsewhere), abs(1 - share[k] - elsewhere)
-        spread = np.concatenate([times[j] for j in np.flatnonzero(rest).tolist()]).std()
-        late = abs(middle[k] - n[rest] @ middle[rest] / n[rest].sum())
         if alike and gap[0] > max(_FAR, -OPPOSITE * error) and gap[1] <= 2 * error:
-            found += [k] if late <= 3 * spread / math.sqrt(n[k]) else []
-    return found if len(found) == 1 else []
+            yield k
+
+
+def turned_on_nodes(names: Sequence[str], preparation: Preparation) -> Iterator[str]:
+    """Yield a remark on the client whose share of events of times is opposite to the others'.
+
+    It rests on the sums before round 1, which have no times. So it asks about follow-up, too.
+
+    Parameters
+    ----------
+    names : sequence of str
+    preparation : Preparation
+        With the clients' numbers of rows, and of events unless they are too few to be told.
+    """
+    if preparation.stated is None or not preparation.stated.event:
+        return
+    pairs = zip(names, preparation.rows, preparation.outcomes, strict=True)
+    told = [(name, rows, events) for name, rows, (events,) in pairs if not math.isnan(events)]
+    n, events = np.array([one[1:] for one in told], float).reshape(-1, 2).T
+    found = [*_opposite(n, events / n)]
+    if len(found) == 1:
+        (k,) = found
+        rest = (events.sum() - events[k]) / (n.sum() - n[k])
+        yield (
+            f"{events[k] / n[k]:.0%} of the rows of {told[k][0]} have an event, and {rest:.0%} "
+            f"elsewhere: are events coded the other way round there, or are rows followed for "
+            f"another time?"
+        )
 
 
 def may_be_turned(share: float, rows: float, elsewhere: float) -> bool:

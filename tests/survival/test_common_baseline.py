@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
+import pandas as pd
 import pytest
 
-from flower_fedcon import simulate
+from flower_fedcon import load_model, simulate
+from flower_fedcon.cli import main
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.estimators import FederatedCoxRegression, FederatedCoxRegressionCV
 from flower_fedcon.objectives import CoxRegression
 from flower_fedcon.objectives.common_baseline import CommonBaseline, SharedTimes, SiteRisks
 from flower_fedcon.objectives.risk_sets import RiskSets
+from flower_fedcon.paths.folds import deal_all
 from flower_fedcon.strategies import FedNewton
 from flower_fedcon.survival import kaplan_meier, logrank
 from flower_fedcon.tables import Schema
@@ -289,6 +294,89 @@ def test_tables_fit_what_the_estimator_fits(files, tmp_path, case):
     np.testing.assert_allclose(told, np.concatenate([*known.values()]), rtol=1e-8)
 
 
+# summary(survfit(coxph(..., ties = "breslow"), d[1:3, ]), times = c(0.5, 1, 2.2))$surv: a row of
+# the file each; with the columns of the fit's formula
+SURVIVAL = {
+    # Surv(t, e)
+    "plain": ({}, [
+        [0.9394182389210891, 0.8387850927766872, 0.4776460616021280],
+        [0.9257878707551704, 0.8049979999357868, 0.4018448265010803],
+        [0.9209050318106897, 0.7931114384961563, 0.3774893684299201],
+    ]),
+    # ... + strata(z), weights = w
+    "strata": ({"strata": "z", "weight": "w"}, [
+        [0.9496154602328521, 0.8631829107039349, 0.5363411375203703],
+        [0.9251074046551452, 0.8012825449060121, 0.3913821727453379],
+        [0.9072724927761140, 0.7713090812050676, 0.3504716853751060],
+    ]),
+    # Surv(ent, t, e)
+    "entry": ({"entry": "ent"}, [
+        [0.7767411221402268, 0.5598929892222901, 0.1943485354377907],
+        [0.7382040965243702, 0.4981612624614711, 0.1397307068135011],
+        [0.7328066306483628, 0.4898389916504708, 0.1332379123324609],
+    ]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SURVIVAL)
+def test_a_model_s_file_gives_probabilities_of_survival(files, tmp_path, case):
+    """Those of R's survfit, in Python, by the command, and with json alone."""
+    keys, known = SURVIVAL[case]
+    folder, times = tmp_path / "run", [0.5, 1.0, 1.9 + 0.3]  # one is a time up to rounding
+    schema = SCHEMA | {"ties": "breslow"} | keys
+    simulate(FedNewton(), tables(data=files, schema=schema), 8, run_dir=folder)
+    model = load_model(folder)
+    new = pd.DataFrame(np.c_[X, Z][:3], columns=["x1", "x2", "x3", "z"])
+    found = model.predict_survival(new, times)
+    np.testing.assert_allclose(found, known, rtol=1e-8)
+    new.to_csv(tmp_path / "new.csv", index=False)
+    out = tmp_path / "out.csv"
+    asked = ["predict", str(folder), str(tmp_path / "new.csv"), "-o", str(out), "--times"]
+    assert main([*asked, "0.5,1,2.2"]) == 0
+    told = pd.read_csv(out, float_precision="round_trip")
+    np.testing.assert_array_equal(told[[f"survival [{t}]" for t in ("0.5", "1", "2.2")]], found)
+    content = json.loads((folder / "model.json").read_text())
+    names = [str(int(z)) if case == "strata" else "all" for z in Z[:3]]
+    scores = X[:3] @ content["columns"]["coefficient"]
+    for row, (name, score) in enumerate(zip(names, scores, strict=True)):
+        hazard = content["baseline"][name]
+        met = [np.array(hazard["cumulative_hazard"])[np.array(hazard["time"]) <= 1.0][-1]]
+        np.testing.assert_allclose(np.exp(-np.exp(score) * met[0]), known[row][1], rtol=1e-8)
+    assert main([*asked, "1,soon"]) == 2
+    if case == "strata":
+        with pytest.raises(ConfigError, match="add the column to the rows, or name one of '0'"):
+            model.predict_survival(new.drop(columns="z"), times)
+        same = model.predict_survival(new.drop(columns="z"), times, stratum=names[0])
+        np.testing.assert_array_equal(same[0], found[0])
+        other = new.assign(z=[5.0, *Z[1:3]])
+        with pytest.raises(ConfigError, match=r"must name one of the baseline hazards.*got '5'"):
+            model.predict_survival(other, times)
+        some = model.predict_survival(other, times, unknown="missing")
+        assert np.isnan(some[0]).all()
+        np.testing.assert_array_equal(some[1:], found[1:])
+
+
+def test_what_a_model_does_not_know_of_hazards_is_said(files, tmp_path, caplog):
+    new = dict(zip(("x1", "x2", "x3"), X[:2].T, strict=True))
+    grid = {"baseline_times": [0.5, 1.0, 3.0], "ties": "breslow"}
+    run = simulate(FedNewton(), tables(data=files, schema=SCHEMA | grid), 8, run_dir=tmp_path / "a")
+    assert run.report.hazards.curves["all"].shape == (3, 2)
+    model = load_model(tmp_path / "a")
+    found = model.predict_survival(new, [0.5, 0.7, 3.0, 9.0])
+    np.testing.assert_array_equal(found[:, [0, 2]], found[:, [1, 3]])
+    assert "no baseline hazard after 3: the probability at 9" in caplog.text
+    assert "at 0.5, 1, 3: the probability at 0.7 is that of the time before" in caplog.text
+    content = json.loads((tmp_path / "a" / "model.json").read_text())
+    content["baseline"]["all"]["cumulative_hazard"][0] = 7.0
+    (tmp_path / "a" / "model.json").write_text(json.dumps(content))
+    with pytest.raises(ConfigError, match="is damaged"):
+        load_model(tmp_path / "a")
+    schema = SCHEMA | {"stratified": True}
+    simulate(FedNewton(), tables(data=files, schema=schema), 8, run_dir=tmp_path / "b")
+    with pytest.raises(ConfigError, match="knows no baseline hazard, so there are no prob"):
+        load_model(tmp_path / "b").predict_survival(new, [1.0])
+
+
 def test_strata_of_a_schema_alone_divide_a_sites_rows(files):
     schema = SCHEMA | {"strata": "z", "stratified": True, "test_fraction": 0.0}
     run = simulate(FedNewton(), tables(data=files, schema=schema, inference="model"), 8)
@@ -299,6 +387,8 @@ def test_strata_of_a_schema_alone_divide_a_sites_rows(files):
 def test_refusals(files):
     with pytest.raises(ConfigError, match="cross-validation divides each client's rows"):
         FederatedCoxRegressionCV(stratified=False).fit(X, np.c_[T, E], groups=G)
+    with pytest.raises(ConfigError, match="stability selection divides each client's rows"):
+        FederatedCoxRegression(stratified=False).stability_selection(X, np.c_[T, E], G)
     with pytest.raises(ConfigError, match="give stratified=False, too"):
         fitted(stratified=True, baseline_times=[1.0])
     with pytest.raises(ConfigError, match="stratified must be True or False"):
@@ -330,3 +420,43 @@ def test_a_site_without_events_or_rows_of_a_stratum_counts():
     )
     shared = SharedTimes.on_grid(np.zeros(1), np.array([1.0]))
     assert SiteRisks(own[0], shared, np.zeros(3)).events()["counts"].tolist() == [0.0]
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"entry": ENT}, {"strata": Z}, {"entry": ENT, "strata": Z, "sample_weight": W}]
+)
+def test_stability_selection_takes_what_fit_takes(more):
+    """Shares follow from fits of the same halves, by the estimator itself."""
+    event = (2.0 + X[:, 0] > T).astype(int)
+    y, settings = np.c_[T, event], {"tol": 1e-9, "ties": "efron"}
+    found = FederatedCoxRegression(**settings).stability_selection(
+        X, y, G, pairs=2, num=6, min_ratio=0.2, error=2.0, **more
+    )
+    own = [np.flatnonzero(k == G) for k in range(4)]
+    parts = [{name: value[rows] for name, value in more.items()} for rows in own]
+    cores = [
+        CoxRegression(X[rows], T[rows], event[rows], **part)
+        for rows, part in zip(own, parts, strict=True)
+    ]
+    counts = np.zeros(3)
+    for pair in range(2):
+        for half in deal_all(cores, 2, pair):
+            places = (rows[f.order[one[0]]] for rows, f, one in zip(own, cores, half, strict=True))
+            rows = np.concatenate([*places])
+            of_rows = {name: value[rows] for name, value in more.items()}
+            ever = np.zeros(3, bool)
+            selected = ever
+            for alpha in found.values:
+                fit = FederatedCoxRegression(alpha, **settings).fit(
+                    X[rows], y[rows], G[rows], **of_rows
+                )
+                ever = ever | (fit.coef_ != 0)
+                selected = ever if ever.sum() <= found.most else selected
+            counts += selected
+    np.testing.assert_allclose(found.shares, counts / 4)
+    assert found.shares[0] == 1.0
+    one_column = np.where(event == 1, T, -T)
+    again = FederatedCoxRegression(**settings).stability_selection(
+        X, one_column, G, pairs=2, num=6, min_ratio=0.2, error=2.0, **more
+    )
+    np.testing.assert_array_equal(again.paths, found.paths)

@@ -9,7 +9,7 @@ import typer
 
 from flower_fedcon.errors import ConfigError, number_of, printable
 from flower_fedcon.lab.commands.options import Set
-from flower_fedcon.runs.commands import Command
+from flower_fedcon.runs.commands import Command, times_in
 from flower_fedcon.runs.console import console, say, table
 
 
@@ -83,14 +83,7 @@ def curves(
             f'{file}: curves need a problem of tables: write name = "tables" below [problem]'
         )
     clients, names = clients_of(**{k: v for k, v in arguments.items() if k in keys})
-    points = None
-    if grid is not None:
-        try:
-            points = [float(point) for point in grid.split(",")]
-        except ValueError:
-            raise ConfigError(
-                f"--grid must be times separated by commas, such as 30,60,90, got {grid!r}"
-            ) from None
+    points = None if grid is None else times_in("--grid", grid)
     by_arm, test = curves_of_tables(
         clients,
         names,

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from flower_fedcon.errors import ConfigError, number_of
-from flower_fedcon.runs.commands import Command
+from flower_fedcon.runs.commands import Command, times_in
 from flower_fedcon.runs.console import say
 
 
@@ -31,6 +31,20 @@ def predict(
             "file, or treat it as missing."
         ),
     ] = "refuse",
+    times: Annotated[
+        str | None,
+        typer.Option(
+            help="Times, separated by commas: of a Cox model with a baseline hazard, also write "
+            "the probability of no event up to each."
+        ),
+    ] = None,
+    stratum: Annotated[
+        str | None,
+        typer.Option(
+            help="With --times: the baseline hazard to take for all rows, by its name in the run's "
+            "baseline.csv. By default that of each row's own stratum, or the only one."
+        ),
+    ] = None,
     held_out: Annotated[
         bool,
         typer.Option(
@@ -46,6 +60,7 @@ def predict(
     Missing values are treated as in the run. The output has the row's number, the prediction, the
     linear predictor and the probabilities of classes. Where each site has its own intercept, the
     output has the linear predictor alone, without the intercept.
+    A Cox model predicts the log hazard ratio, and with --times probabilities of survival.
     With random intercepts predictions are for a site, or group, with the mean intercept. Nothing is
     sent.
     """
@@ -58,9 +73,17 @@ def predict(
 
     if output.resolve() == file.resolve():
         raise ConfigError(f"--output {output} is the input file: name another")
+    if stratum is not None and times is None:
+        raise ConfigError("--stratum says whose baseline hazard --times takes: give --times, too")
+    points = None if times is None else times_in("--times", times)
     model = load_model(run_dir)
     rows = model.rows(file, unknown=unknown, keep=keep or (), held_out=held_out)
     columns = model.columns_of(rows.table)
+    if points is not None:
+        survival = model.predict_survival(rows, points, stratum=stratum, unknown=unknown)
+        columns |= {
+            f"survival [{time:.12g}]": own for time, own in zip(points, survival.T, strict=True)
+        }
     number, _ = PREDICTIONS
     taken = {number, *columns} & rows.kept.keys()
     if taken:
@@ -98,5 +121,6 @@ COMMANDS = {
         90,
         "fedcon predict runs/heart new.csv -o predictions.csv",
         "fedcon predict runs/heart new.csv -o out.csv --keep patient --unknown missing",
+        "fedcon predict runs/trial new.csv -o out.csv --times 12,24,60",
     )
 }

@@ -63,6 +63,12 @@ class Hazards:
     curves: dict[str, Array] = field(default_factory=dict)
 
     @property
+    def by_name(self) -> dict[str, Array]:
+        """The baseline hazards by stratum or site: times, and the cumulative hazard up to them."""
+        sites = self.baselines.items()
+        return self.curves | {name: np.stack([self.times, one], axis=1) for name, one in sites}
+
+    @property
     def lines(self) -> list[str]:
         """The lines of a report on it."""
         if isinstance(self.test, str):

@@ -12,10 +12,12 @@ from flower_fedcon.errors import ConfigError
 from flower_fedcon.runs.hooks import Playing, RunHook
 from flower_fedcon.runs.plan import Plan
 from flower_fedcon.tables.ending.coefficients import check_counts, check_inference
+from flower_fedcon.tables.ending.final_baseline import has_common_baseline
 from flower_fedcon.tables.ending.final_exchanges import FinalAnswers, final_exchanges
 from flower_fedcon.tables.ending.table_report import Report, fitted_model
 from flower_fedcon.tables.statistics import METHODS
 from flower_fedcon.tables.statistics.estimates import DEBIASED
+from flower_fedcon.tables.wing import RISK_SETS
 from flower_fedcon.validation import choice
 
 
@@ -26,13 +28,15 @@ class TableHook(RunHook):
     ----------
     inference : str, optional
         The method for standard errors.
+    common : bool
+        Whether the run ends with one baseline hazard for all sites.
     """
 
     name = "tables"
     arguments = "inference", "heterogeneity"
 
-    def __init__(self, inference: str | None) -> None:
-        self.asks = inference
+    def __init__(self, inference: str | None, *, common: bool) -> None:
+        self._inference, self.asks = inference, RISK_SETS if common else inference
         self._ending: FinalAnswers | None = None
 
     @classmethod
@@ -63,7 +67,8 @@ class TableHook(RunHook):
         """
         inference = check_inference(plan, strategy, setup)
         check_counts(strategy, setup)
-        return None if setup.preparation is None else cls(inference)
+        prepared = setup.preparation
+        return None if prepared is None else cls(inference, common=has_common_baseline(prepared))
 
     def conclude(self, run: Playing, *, whole: bool) -> None:
         """Ask the clients about the model, and make the report."""
@@ -71,7 +76,7 @@ class TableHook(RunHook):
         ending = FinalAnswers(server.x, history.rows[-1] if history.rows else {})
         if whole and server.round:
             ending = final_exchanges(
-                server, run.engine, run.start, ending.record, inference=self.asks,
+                server, run.engine, run.start, ending.record, inference=self._inference,
                 alone=run.plan.heterogeneity, covered=run.recorder.covered,
             )  # fmt: skip
         run.hooks.writing(run)  # noisy counts of private rows spend privacy, too

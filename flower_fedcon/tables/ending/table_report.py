@@ -392,9 +392,11 @@ def fitted_model(server: Server, ending: FinalAnswers, report: Report) -> Fitted
     if report.covariance is not None and report.estimates is not None:
         entries = tuple(preparation.entries(x.shape))
         estimates = replace(report.estimates.by_class(x.shape), names=entries)
+    baselines = {} if report.hazards is None else report.hazards.by_name
     return FittedModel(
-        schema, preparation, x, report.covariance, names, versions(), sd, residual_sd, estimates
-    )
+        schema, preparation, x, report.covariance, names, versions(), sd, residual_sd, estimates,
+        baselines,
+    )  # fmt: skip
 
 
 def _lines(server: Server, ending: FinalAnswers) -> list[str]:

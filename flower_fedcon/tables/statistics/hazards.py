@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.errors import ConfigError, RefusedError, pandas
+from flower_fedcon.errors import ConfigError, RefusedError, first_few, pandas
 from flower_fedcon.objectives.base import unscaled
 from flower_fedcon.objectives.common_baseline import CommonBaseline
 from flower_fedcon.objectives.equal_times import on_grid
@@ -30,12 +30,13 @@ from flower_fedcon.objectives.survival import CoxRegression
 from flower_fedcon.tables.risk_counts import risk_counts
 from flower_fedcon.tables.small_cells import is_few
 from flower_fedcon.tables.statistics.site_sums import most_numbers, packed, unpacked
-from flower_fedcon.validation import Array
+from flower_fedcon.validation import Array, float_array
 from flower_fedcon.wire.payloads import Payload
 
 TRANSFORMS = LOG, IDENTITY = "log", "identity"
 """Functions of time that need no other sites; messages hold their index."""
 NO_LOGARITHM = "needs times of events above 0, and one is 0"
+_MOST = 700.0  # the largest score of a hazard: e^700 is a number
 _ROUNDING = 1e-10  # of sums over the events that count as 0, relative
 
 
@@ -172,6 +173,49 @@ def baseline(objective: Any, down: Payload, least: int = 1) -> Payload:
     whole = np.concatenate([[0.0], hazard])[np.searchsorted(times, grid, side="right")]
     last = np.maximum.accumulate(np.where(events[:, 0] > 0, np.arange(len(grid)), -1))
     return {"hazard": np.where(last >= 0, whole[last], 0.0)}
+
+
+def of_stratum(hazards: Mapping[Any, Array], stratum: Any) -> Array:
+    """Return the baseline hazard of a stratum, which needs no name if there is only one.
+
+    Raises
+    ------
+    ConfigError
+        If no stratum has this name.
+    """
+    if stratum is None and len(hazards) == 1:
+        (stratum,) = hazards
+    if stratum not in hazards:
+        known = first_few([*map(repr, hazards)])
+        raise ConfigError(f"stratum must name one of the baseline hazards {known}, got {stratum!r}")
+    return hazards[stratum]
+
+
+def survival(hazard: Array, scores: Array, times: Any) -> Array:
+    """Return the probabilities that rows have no event up to some times, shape (rows, times).
+
+    Parameters
+    ----------
+    hazard : array, shape (k, 2)
+        Ascending times, and the cumulative hazard of a row of zeros up to each of them.
+    scores : array, shape (rows,)
+        Log hazard ratios to a row of zeros.
+    times : array, shape (times,)
+        Times equal up to rounding to one of the hazard's are that one. The hazard is that of the
+        last of its times that is no later.
+
+    Examples
+    --------
+    >>> hazard = np.array([[0.1, 0.5], [0.3, 1.0]])
+    >>> survival(hazard, np.zeros(1), [0.0, 0.2, 0.1 + 0.2]).round(3)
+    array([[1.   , 0.607, 0.368]])
+    """
+    at, total = hazard.T
+    wanted = on_grid(float_array("times", times, ndim=1), at)
+    met = np.append(0.0, total)[np.searchsorted(at, wanted, side="right")]
+    risks = np.exp(np.minimum(scores, _MOST))
+    probabilities: Array = np.exp(-risks[:, None] * met)
+    return probabilities
 
 
 def _cox(objective: Any) -> CoxRegression:

@@ -12,11 +12,12 @@ from fake_grid import on_grid
 from table_nodes import make_grid, run_on, start
 from trials import gbsg2, rossi
 
-from flower_fedcon import simulate
-from flower_fedcon.errors import FedConError
+from flower_fedcon import load_model, simulate
+from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.estimators import FederatedCoxRegression
+from flower_fedcon.privacy import SecAggPlus
 from flower_fedcon.regularizers import L1
-from flower_fedcon.strategies import FedNewton
+from flower_fedcon.strategies import FedAvg, FedNewton
 from flower_fedcon.survival import logrank
 from flower_fedcon.tables import Schema, read_table
 from flower_fedcon.tables.builders import tables
@@ -130,6 +131,12 @@ def test_a_run_tests_hazards_as_r_does(folder, tmp_path):
         steps = np.append(0.0, known[:, 1])[np.searchsorted(known[:, 0], TIMES, side="right")]
         told = own[own["client"] == f"race{race}"]["cumulative_hazard"]
         np.testing.assert_allclose(told, steps, rtol=1e-6)
+        sites = load_model(tmp_path / "run")
+        probabilities = sites.predict_survival(d[:5], TIMES, stratum=f"race{race}")
+        theirs = model.predict_survival(d[COLUMNS][:5], TIMES, stratum=race)
+        np.testing.assert_allclose(probabilities, theirs, rtol=1e-6)
+    with pytest.raises(ConfigError, match=r"must name one of the baseline hazards 'race0', 'ra"):
+        sites.predict_survival(d[:5], TIMES)
     for name in ("proportionality", "baseline"):
         assert written_by(list(pd.read_csv(tmp_path / "run" / f"{name}.csv"))) == "a run"
 
@@ -198,3 +205,42 @@ def test_nodes_fit_one_baseline_hazard_if_their_policy_allows_it(folder):
     whole = here(on_grid_of)
     assert merged.estimates.events > 100  # of 114
     np.testing.assert_allclose(merged.estimates.values, whole.estimates.values, atol=0.05)
+
+
+@on_grid
+def test_secure_aggregation_refuses_one_baseline_hazard_before_round_1(tmp_path):
+    """With a penalty, too, where a run has no errors: it asks for sums over rows at risk."""
+    stated = {name: value for name, value in STATED.items() if name != "curve_times"}
+    files = [tmp_path / f"s{k}.csv" for k in range(3)]
+    for k, file in enumerate(files):
+        rossi()[k::3].to_csv(file, index=False)
+    secure = {"secure_aggregation": SecAggPlus(clipping_range=100.0), "max_retries": 0}
+    for psi in (None, L1(0.01)):
+        made = FedAvg(client_lr=0.1, local_steps=1, regularizer=psi)
+        with pytest.raises(ConfigError, match="stratified=False of a schema cannot be used with"):
+            start(files, Schema.load(stated | {"stratified": False}), 1, made=made, **secure)
+
+
+@on_grid
+def test_the_share_of_events_shows_nodes_where_they_are_turned_round(tmp_path):
+    """Of sums before round 1; no node sends times, so another follow-up is asked about, too."""
+    whole = rossi().sample(frac=1, random_state=0)
+    stated = {name: value for name, value in STATED.items() if name != "curve_times"}
+
+    def remarks(turned, few=()):
+        folder = tmp_path / f"{turned}{few}"  # a file is read once
+        folder.mkdir()
+        files = [folder / f"s{k}.csv" for k in range(4)]
+        for k, file in enumerate(files):
+            own = whole[k::4].head(15 if k in few else None)
+            own.assign(arrest=own["arrest"] != (k in turned)).to_csv(file, index=False)
+        return start(files, Schema.load(stated), 1).report.remarks
+
+    assert remarks([]) == remarks([1, 2]) == remarks([0], few=[0]) == ()
+    (said,) = remarks([0])
+    own = np.arange(len(whole)) % 4 == 0
+    here, elsewhere = 1 - whole["arrest"][own].mean(), whole["arrest"][~own].mean()
+    shares = (
+        f"{here:.0%} of the rows of s0 have an event, and {elsewhere:.0%} elsewhere: are events"
+    )
+    assert said.startswith(shares)
