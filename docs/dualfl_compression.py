@@ -84,7 +84,9 @@ def main():
             for momentum in (True, False):
                 of = run(problem, compressor, kind, rho, momentum=momentum)
                 text = " ".join(f"{value:9.1e}" for value in of)
-                print(f"{name:15s} {kind:7s} beta {'> 0' if momentum else '= 0'}  {text}", flush=True)
+                print(
+                    f"{name:15s} {kind:7s} beta {'> 0' if momentum else '= 0'}  {text}", flush=True
+                )
 
 
 if __name__ == "__main__":
