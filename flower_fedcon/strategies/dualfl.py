@@ -61,13 +61,13 @@ and 6.1e-8 after 20, 40 and 60 rounds, and 1.5e-5, 4.0e-7 and 5.8e-8 without com
 3.9e-5 after 40 rounds, Sign is at 4.7e-5, QSGD at 2.8e-3, and TopK diverges. Without EF21 Natural
 ends at 1e-2. No proof is known for any of these (docs/dualfl_compression.py).
 
-Nonconvex f_j have no such theory. A fixed point has nu zeta_j = grad f_j(theta), so it is stationary
-for F, but theta must also be the global minimiser of f_j - nu <zeta_j, x> for each j, where f_j is
-equal to its convex envelope. For two clients x^2/2 + a cos(2x + b_j), minimised on a grid, with nu =
-0.2 and beta = 0, it ends at F's minimum where both are (a = 0.2, convex; a = 0.3, b = 0.3, 0.5; a =
-0.5, b = 0.3, 0.5), and never settles where one is not: with a = 0.3 and b = 0, 1.5 theta still moves
-between -0.05 and 0.53 after 2,000 rounds. A `regularization` that makes each f_j convex changes
-the solution.
+Nonconvex f_j have no such theory. A fixed point has nu zeta_j = grad f_j(theta), so it is
+stationary for F, but theta must also be the global minimiser of f_j - nu <zeta_j, x> for each j,
+where f_j is equal to its convex envelope. For two clients x^2/2 + a cos(2x + b_j), minimised on a
+grid, with nu = 0.2 and beta = 0, it ends at F's minimum where both are (a = 0.2, convex; a = 0.3, b
+= 0.3, 0.5; a = 0.5, b = 0.3, 0.5), and never settles where one is not: with a = 0.3 and b = 0, 1.5
+theta still moves between -0.05 and 0.53 after 2,000 rounds. A `regularization` that makes each f_j
+convex changes the solution.
 
 Not for: clients whose steep directions are unrelated (FiveGCS or tuned FedDyn are faster there),
 nonconvex losses, and clients for whom a local minimisation costs too much.
