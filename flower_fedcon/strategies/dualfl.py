@@ -66,8 +66,8 @@ stationary for F, but theta must also be the global minimiser of f_j - nu <zeta_
 where f_j is equal to its convex envelope. For two clients x^2/2 + a cos(2x + b_j), minimised on a
 grid, with nu = 0.2 and beta = 0, it ends at F's minimum where both are (a = 0.2, convex; a = 0.3, b
 = 0.3, 0.5; a = 0.5, b = 0.3, 0.5), and never settles where one is not: with a = 0.3 and b = 0, 1.5
-theta still moves between -0.05 and 0.53 after 2,000 rounds. A `regularization` that makes each f_j
-convex changes the solution.
+theta still moves between -0.05 and 0.53 after 2,000 rounds (docs/dualfl_nonconvex.py). A
+`regularization` that makes each f_j convex changes the solution.
 
 Not for: clients whose steep directions are unrelated (FiveGCS or tuned FedDyn are faster there),
 nonconvex losses, and clients for whom a local minimisation costs too much.
