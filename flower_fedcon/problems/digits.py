@@ -8,6 +8,7 @@ from flower_fedcon.errors import needing
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.images import Images, Split, hold_out, rows_of_clients, softmax_problem
 from flower_fedcon.problems.stated import stated
+from flower_fedcon.validation import positive
 
 CLASSES = 10
 
@@ -22,10 +23,11 @@ def digits(
     l1_radius: float | None = None,
     bias: bool = True,
     l2: float = 0.0,
+    brightest: float = 1.0,
     test_size: int = 297,
     seed: int = 0,
 ) -> FederatedProblem:
-    """Return softmax regression of 8 x 8 images, pixels in [0, 1], into 10 classes.
+    """Return softmax regression of 8 x 8 images, pixels in [0, `brightest`], into 10 classes.
 
     The model has shape (65, 10), the last row for the bias. The 1,797 images are shuffled, and
     the last `test_size` are held out.
@@ -49,6 +51,9 @@ def digits(
         Whether to append a column of ones.
     l2 : float
         Each client's f_j has l2/2 ||X||^2, bias included.
+    brightest : float
+        The value of a white pixel; as shipped it is 16, with which the smoothness is 250 times
+        as large.
     test_size : int
         From 0 to 1,796. With 0 all images are for training, in their shipped order.
     seed : int
@@ -65,7 +70,7 @@ def digits(
         from sklearn.datasets import load_digits  # slow to import
 
     pixels, labels = load_digits(return_X_y=True)
-    images = Images(pixels / 16, labels)
+    images = Images(pixels / 16 * positive("brightest", brightest), labels)
     shuffle = test_size != 0 and split != "writer-like"
     kept, held = hold_out(len(labels), test_size, seed, shuffle=shuffle)
     rows = rows_of_clients(labels[kept], clients, split, partition, seed)

@@ -33,7 +33,11 @@ Bound, for K = 1 and everyone present, derived here since the paper's constants 
 with phi = F + psi, c_t = gamma + (mu/2) t, gamma > L and gradients of variance sigma^2,
     sum_{s=1..T} E[phi(w_s) - phi*] + (c_T/2) E||w_T - w*||^2
         <= (gamma/2) ||w_0 - w*||^2 + sum_{s<T} sigma^2/(2 N (c_s - L)).
-It holds for CFedDA, and for each stage of MCFedDA from where the stage starts.
+It holds for CFedDA, and for each stage of MCFedDA from where the stage starts, also in a ball, for
+any point u of it in place of w*. With K > 1 and gamma >= 2 L FastFedDA's right-hand side, without
+noise, is (gamma/2) ||w_0 - w*||^2 + L sum_s V_s, where V_s is the mean square of the distances of
+the clients' points in step s from that of the mean z, of order (K zeta / c_s)^2, with zeta the
+difference of the clients' gradients.
 
 State: none on the client; w and z on the server, and the sum of the points for the average.
 Wire: 2 vectors and 1 number down (2 numbers with weights); 1 vector up (2 for the average).

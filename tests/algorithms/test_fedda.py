@@ -357,3 +357,73 @@ def test_stages_are_within_the_bound_one_by_one():
         at = weighed.optimum.x
         before, w = np.sum((w - at) ** 2), run.play(rounds).x
         assert np.sum((w - at) ** 2) <= gamma / (gamma + MU / 2 * rounds) * before
+
+
+def test_bound_holds_in_a_ball_that_is_active():
+    """CFedDA: u is the optimum in the ball, since its multiplier adds to the weight of psi."""
+    problem, gamma, heavier = q6_l1(), 25.0, 0.9
+    u = FederatedProblem(problem.objectives, regularizer=L1(heavier)).optimum.x
+    radius = np.abs(u).sum()
+    assert radius < 0.8 * np.abs(problem.optimum.x).sum()
+    steps = {"strong_convexity": MU, "damping": gamma, "local_steps": 1}
+    run, total = OpenRun(CFedDA(problem.regularizer, radius=radius, **steps), problem), 0.0
+    least, far = problem.objective(u), np.sum((problem.start - u) ** 2)
+    for t in range(1, 300):
+        total += problem.objective(run.play().x) - least
+        away = (gamma + MU / 2 * t) / 2 * np.sum((run.x - u) ** 2)
+        assert total + away <= gamma / 2 * far
+    assert np.abs(run.x).sum() == pytest.approx(radius)
+
+
+def test_stages_with_halved_balls_are_within_the_bound():
+    """MCFedDA: in each stage for any point u of its ball, with phi(u) in place of phi*."""
+    problem, gamma, rounds, rng = q6_l1(), 25.0, 60, np.random.default_rng(0)
+    stages = [(4.0, 0.2, rounds), (2.0, 0.1, rounds), (1.0, 0.05, rounds)]
+    steps = {"strong_convexity": MU, "damping": gamma, "local_steps": 1, "stages": stages}
+    run = OpenRun(MCFedDA(problem.regularizer, **steps), problem, 3 * rounds)
+    active = []
+    for multiple, radius, _ in stages:
+        weighed = FederatedProblem(problem.objectives, regularizer=L1(0.6 * multiple))
+        w, values = run.x, []
+        for _ in range(rounds):
+            values.append(weighed.objective(run.play().x))
+        active.append(np.abs(run.x - w).sum() > radius * (1 - 1e-9))
+        away = rng.dirichlet(np.ones(8), 200) * rng.choice([-1, 1], (200, 8))
+        for u in [*(w + radius * away), run.x]:
+            left = np.sum(values) - rounds * weighed.objective(u)
+            left += (gamma + MU / 2 * rounds) / 2 * np.sum((run.x - u) ** 2)
+            assert left <= gamma / 2 * np.sum((w - u) ** 2)
+    assert any(active)
+
+
+@pytest.mark.parametrize("k_steps", [2, 5])
+def test_several_local_steps_are_within_the_bound(k_steps):
+    """FastFedDA, gamma >= 2 L: the left-hand side is at most (gamma/2) D^2 + L sum_{s <= T} V_s.
+
+    V_s is the mean square of ||w_s^i - w_s||, w_s^i the clients' points in step s, and w_s the
+    point of the mean z. It is at most (delta_s/c)^2, delta_s the same of the z_i, which a step of
+    length h_i(w_s^i), h_i = grad f_i - mu/2, raises to at most (1 + L/c) delta_s + zeta(w_s). The
+    clients' heterogeneity is zeta(w_s) <= zeta(w*) + zeta' ||w_s - w*||, and the bound after s - 1
+    steps holds for ||w_s - w*||. So all is known before the run.
+    """
+    problem, gamma, rounds = q6_l1(), 100.0 * k_steps, 400
+    at, L = problem.optimum.x, max(f.smoothness for f in problem.objectives)
+    assert gamma >= 2 * L
+    slopes = np.array([f.gradient(at) for f in problem.objectives])
+    Q = np.array([f.Q for f in problem.objectives])
+    zeta = np.sqrt(np.mean(np.sum((slopes - slopes.mean(axis=0)) ** 2, axis=1)))
+    apart = np.sqrt(np.mean(np.linalg.norm(Q - Q.mean(axis=0), 2, axis=(1, 2)) ** 2))
+    steps = {"strong_convexity": MU, "damping": gamma, "local_steps": k_steps}
+    run = OpenRun(FastFedDA(problem.regularizer, **steps), problem)
+    bound, total, c = gamma / 2 * np.sum((problem.start - at) ** 2), 0.0, gamma
+    for _ in range(rounds):
+        delta = 0.0
+        for _ in range(k_steps):
+            far = np.sqrt(2 * bound / c)
+            bound += L * (delta / c) ** 2
+            delta += L / c * delta + zeta + apart * far
+            c += MU / 2
+        total += problem.objective(run.play().x) - problem.optimum.value
+        assert total + c / 2 * np.sum((run.x - at) ** 2) <= bound
+    mean = bound / (rounds * k_steps)  # of the gaps
+    assert mean < problem.objective(problem.start) - problem.optimum.value  # it says something

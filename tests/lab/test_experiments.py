@@ -276,6 +276,8 @@ def test_digits_even_split_as_shipped():
     np.testing.assert_array_equal(np.concatenate([f.y for f in problem.objectives]), labels)
     assert problem.constraint == L1Ball(5.0)
     assert list(problem.metrics) == ["sparsity"]
+    unscaled = digits(clients=4, split="even", bias=False, brightest=16.0, test_size=0)
+    np.testing.assert_array_equal(np.vstack([f.A for f in unscaled.objectives]), images)
 
 
 @pytest.mark.parametrize(
@@ -289,6 +291,7 @@ def test_digits_even_split_as_shipped():
         ({"clients": 1000}, "at least 2000 training images"),
         ({"test_size": 1797}, "at most 1796"),
         ({"l2": float("nan")}, "l2"),
+        ({"brightest": 0}, "brightest must be finite and > 0, got 0"),
     ],
 )
 def test_digits_refusals(arguments, words):

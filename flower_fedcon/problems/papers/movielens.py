@@ -11,9 +11,10 @@ from flower_fedcon.objectives import MatrixCompletion
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.stated import stated
 from flower_fedcon.sets import NuclearNormBall
-from flower_fedcon.validation import Array, choice, count, positive
+from flower_fedcon.validation import Array, choice, count, nonnegative, positive
 
 RANK = 5
+_SPREAD = np.array([1.0, 1.6])  # deviations of the logarithms of MovieLens' users and items
 _ENTRIES = 10**9  # entries of the dense model
 
 
@@ -27,6 +28,7 @@ def movielens(
     users: int = 943,
     items: int = 1682,
     ratings: int = 100_000,
+    popularity: float = 0.0,
     seed: int = 0,
     precision: str = "float64",
 ) -> FederatedProblem:
@@ -49,6 +51,10 @@ def movielens(
         The fraction held out, at least 0 and below 1.
     users, items, ratings : int
         Size of the synthetic set; the counts of `data`, if it is given, take their place.
+    popularity : float
+        How unevenly the entries of the synthetic set are spread, at least 0: with 0 evenly, with 1
+        about as in MovieLens-100k, where a user has at most 737 ratings and an item 583, and the
+        medians are 65 and 27 (here some 670, 710, 80 and 22).
     seed : int
         Seeds the synthetic set and the shuffling.
     precision : {"float64", "float32"} (default: "float64")
@@ -66,7 +72,7 @@ def movielens(
     ball = NuclearNormBall(positive("radius", radius))
     if not 0 <= test_fraction < 1:
         raise ConfigError(f"test_fraction must be >= 0 and < 1, got {test_fraction!r}")
-    table = _synthetic(users, items, ratings, rng) if data is None else _read(data)
+    table = _synthetic(users, items, ratings, popularity, rng) if data is None else _read(data)
     if data is not None:
         users, items = (int(table[:, k].max()) for k in (0, 1))
     shape = (users, items)
@@ -109,12 +115,22 @@ def _read(path: str) -> Array:
     return table
 
 
-def _synthetic(users: int, items: int, ratings: int, rng: np.random.Generator) -> Array:
+def _synthetic(
+    users: int, items: int, ratings: int, popularity: float, rng: np.random.Generator
+) -> Array:
     """Return rows of user, item and rating: the rounded entries of a matrix of rank 5."""
     size = count("users", users) * count("items", items)
     if count("ratings", ratings) > size:
         raise ConfigError(f"ratings must be at most users * items = {size}, got {ratings}")
-    entries = rng.choice(size, size=ratings, replace=False)
+    if nonnegative("popularity", popularity):
+        spread = popularity * _SPREAD
+        chances = spread[0] * rng.standard_normal((users, 1)) + spread[1] * rng.standard_normal(
+            items
+        )
+        keys = (chances + rng.gumbel(size=(users, items))).reshape(-1)  # draws without replacement
+        entries = np.sort(np.argpartition(-keys, ratings - 1)[:ratings])
+    else:
+        entries = rng.choice(size, size=ratings, replace=False)
     rows, cols = np.divmod(entries, items)
     left = rng.standard_normal((users, RANK - 1))
     right = rng.standard_normal((items, RANK - 1)) / np.sqrt(RANK - 1)
