@@ -47,7 +47,8 @@ def as_in_the_paper(card):
     if not card.papers:
         return []
     author = reproduce.first_author(card.papers[0].surnames[0])
-    told = reproduce.caption(author, reproduce.find(SIMS))
+    drawn = (SIMS / "figures" / f"paper_{author}.png").exists()
+    told = reproduce.caption(author, reproduce.find(SIMS)) if drawn else ""
     if not told:
         return []
     text = f"{told} :doc:`The claims <../claims>` beside it, with their measurements."

@@ -118,8 +118,9 @@ COUNTED = {
 }
 _NUMBERS = (int, float)
 _TYPES: dict[str, Any] = {
-    "says": str, "what": str, "where": str, "source": str, "bound": str, "measure": str, "explained": dict,
-    "algorithm": str, "column": str, "over": str | list, "algorithms": list, "round": int | list,
+    "says": str, "what": str, "where": str, "source": str, "bound": str, "measure": str,
+    "explained": dict, "algorithm": str, "column": str, "over": str | list, "algorithms": list,
+    "round": int | list,
     "level": float | list, "since": int, "of": str, "until": int, "below": float | list,
     "above": float | list, "near": float | list, "within": float, "fault": str, "why": str,
     "shown_by": str | list,
@@ -132,8 +133,8 @@ _THRESHOLDS = ("below", "above", "near")
 _PROVENANCE = {"source": SOURCES, "bound": BOUNDS}
 _EXPLAINED = ("fault", "why", "shown_by", "expected", "tolerance", "worst")
 _SHARED = (
-    "says", "what", "where", *_PROVENANCE, "measure", "explained", "quick", *_THRESHOLDS, "within", "at",
-    "median", "companion",
+    "says", "what", "where", *_PROVENANCE, "measure", "explained", "quick", *_THRESHOLDS,
+    "within", "at", "median", "companion",
 )  # fmt: skip
 _OPTIONS: dict[str, Any] = {
     "rounds": int, "algorithms": list, "set": list, "seeds": list, "vary": list, "sweep": dict

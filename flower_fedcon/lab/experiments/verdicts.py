@@ -245,7 +245,8 @@ def _many(values: Iterable[float]) -> str:
 def _named(claim: Table, values: Sequence[float], spread: Sequence[Array] = ()) -> str:
     """Return the values as text, with algorithms' labels if there is one for each.
 
-    Of more than six values without a label there are the ends. `spread` adds the range over the seeds of which each value is the median.
+    Of more than six values without a label there are the ends. `spread` adds the range over the
+    seeds of which each value is the median.
 
     >>> _named({"measure": "cost", "algorithms": ["FedFW", "FedDR"]}, [20.0, math.inf])
     'FedFW 20, FedDR never'
