@@ -314,9 +314,8 @@ class Claim(NamedTuple):
             letters = {
                 _key(p): f"({each})" for p, each in zip(self.parts, _letters(), strict=False)
             }
-        places = dict.fromkeys(part.where for part in self._judged if part.where != "ours")
-        sources = dict.fromkeys(part.source for part in self._judged if part.source != "ours")
-        origin = "; ".join([*places, *sources])
+        stated = [*(part.where for part in self._judged), *(part.source for part in self._judged)]
+        origin = "; ".join(text for text in dict.fromkeys(stated) if text not in ("", "ours"))
         ran = [_part(part, letters, self.says) for part in self.parts]
         why = [_why(part, letters) for part in self.parts if part.note]
         says = f"{self.says} ({origin})" if origin else self.says
