@@ -211,10 +211,10 @@ def reproduce(
     for claims in files:
         if curves := claims.curves(runs[claims.name]):
             panels.setdefault(first_author(claims.paper), []).extend(curves)
-    for each in panels.values():
-        each.sort(key=lambda curves: curves.title)
-    spent = time.perf_counter() - began
-    return Reproduction(verdicts, seconds, spent, left_out, drawn, quick, panels)
+    for figure in panels.values():
+        figure.sort(key=lambda curves: curves.title)
+    elapsed = time.perf_counter() - began
+    return Reproduction(verdicts, seconds, elapsed, left_out, drawn, quick, panels)
 
 
 def first_author(paper: str) -> str:

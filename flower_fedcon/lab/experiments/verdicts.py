@@ -129,7 +129,7 @@ def told(
     return Verdict(
         experiment, claim["what"], claim["where"], claim["source"], _claimed(claim), claim["bound"],
         measured, end, note, tuple(values), fault=explained.get("fault", ""),
-        says=claim.get("says", claim["what"]),
+        says=str(claim.get("says", claim["what"])),
         shown_by=tuple(as_list(explained.get("shown_by", []))),
         expected=_expected(explained) if explained else "",
     )  # fmt: skip
