@@ -57,7 +57,7 @@ OF_THE_SITE = {
     r"\]\(\.\./CONTRIBUTING\.md\)": "](contributing.md)",
     r"\]\(\.\./sims/SCALE\.md\)": "](benchmarks.md)",
     r"\]\(\.\./sims/REPRODUCED_QUICK\.md\)": "](claims_quick.md)",
-    r"\]\(\.\./sims/REPRODUCED\.md\)": "](#the-table)",
+    r"\]\(\.\./sims/REPRODUCED\.md\)": "](#the-tables)",
 }
 NOT_ON_THE_SITE = re.compile(r"<!-- in the repository -->\n.*?<!-- end -->\n", re.DOTALL)
 

@@ -2,12 +2,14 @@
 
 import textwrap
 from itertools import groupby
+from pathlib import Path
 
 from docstrings import literal
 from typeset import mixed, steps
 
 from flower_fedcon.card import first_sentence, one_line
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.lab.experiments import reproduce
 from flower_fedcon.registry import algorithms, client_class
 from flower_fedcon.training.loop_client import own_loop
 
@@ -37,6 +39,23 @@ def takes_loops(name):
     return True
 
 
+SIMS = Path(__file__).parents[2] / "sims"
+
+
+def as_in_the_paper(card):
+    """Return a figure of ours laid out as the paper's, as a list of one part, or of none."""
+    if not card.papers:
+        return []
+    author = reproduce.first_author(card.papers[0].surnames[0])
+    drawn = (SIMS / "figures" / f"paper_{author}.png").exists()
+    told = reproduce.caption(author, reproduce.find(SIMS)) if drawn else ""
+    if not told:
+        return []
+    text = f"{told} :doc:`The claims <../claims>` beside it, with their measurements."
+    figure = f".. figure:: ../../sims/figures/paper_{author}.png\n\n   {text}"
+    return [heading("As in the paper"), figure]
+
+
 def page(kind, drawn):
     """Return the page of a strategy class."""
     card, client = kind.card(), client_class(kind.name)
@@ -63,6 +82,7 @@ def page(kind, drawn):
             "Beside it stand two other methods that fit the problem, with the steps of their rules."
         )
         parts += [heading("Measured"), f".. figure:: figures/{kind.name}.png\n\n   {caption}"]
+    parts += as_in_the_paper(card)
     parts.append(heading("What it needs"))
     for name in TOLD:
         if text := getattr(card, name):

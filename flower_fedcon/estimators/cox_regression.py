@@ -10,7 +10,7 @@ import numpy as np
 from scipy.stats import rankdata
 from sklearn.utils.validation import check_is_fitted
 
-from flower_fedcon.errors import ConfigError, first_few, number_of, repr_of
+from flower_fedcon.errors import ConfigError, number_of, repr_of
 from flower_fedcon.estimators.argument_forms import clients_of
 from flower_fedcon.estimators.base import FederatedEstimator, Tuned
 from flower_fedcon.estimators.shared_arguments import Penalty

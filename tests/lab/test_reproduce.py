@@ -133,10 +133,10 @@ def test_verdicts(fedcon):
     arguments = ["--quick", "--workers", "1", "--json", "out/a.json", "--markdown", "out/a.md"]
     code, out, error = fedcon("reproduce", "small", *arguments)
     assert (code, error) == (1, "")  # a claim fails
-    assert "papers' claims that hold: 1; that fail, and an experiment shows why: 0; that" in out
     assert (
-        "fail and are open: 0; of ours that hold: 0; no longer as recorded: 1; 1 not run; " in out
+        "Of the papers' claims 1 hold, 0 fail for a reason that is shown, and 0 are open; " in out
     )
+    assert "; of ours 0 hold. No longer as recorded: 1; 1 not run; " in out
     for words in (
         "it falls",
         "explained: small, it is tiny: the paper's: bytes are what they are (shown by \"it falls",
@@ -152,19 +152,20 @@ def test_verdicts(fedcon):
     assert set(found["seconds"]) == {"small"}
 
     lines = Path("out/a.md").read_text().splitlines()
-    assert lines[0] == f"| {' | '.join(reproduce.TITLES)} |"
-    assert len(lines) == 7
-    assert "below nothing \\| at all | Section 3 | text | < 0 | stated |" in lines[3]
-    assert "| one seed | fail |" in lines[3]
-    assert lines[4].endswith("expected 35840 within 1 %) |")
+    assert lines[0].startswith("Of the papers' claims 1 hold")
+    assert lines[2:5] == ["### A paper", "", f"| {' | '.join(reproduce.TITLES)} |"]
+    assert len(lines) == 14
+    assert lines[7].startswith("| it is below nothing \\| at all (Section 3; text) | **")
+    assert lines[7].endswith("; claimed < 0 (stated); one seed; `small` | fails |  |")
+    assert lines[9] == f"### {reproduce.OURS}"
+    assert lines[13].endswith('the paper\'s: bytes are what they are. Shown by "it falls" |')
 
 
 def test_the_full_run_in_two_processes(fedcon):
     code, out, _ = fedcon("reproduce", "--workers", "2")
     assert code == 1
-    assert "claims that hold: 2; " in out
-    assert "of ours that hold: 0; " in out
-    assert "no longer as recorded: 1; " in out
+    assert "claims 2 hold" in out
+    assert "of ours 0 hold. No longer as recorded: 1; " in out
 
 
 def test_finished_runs_are_not_repeated(fedcon):
@@ -200,7 +201,7 @@ def test_a_claim_without_evidence_counts_as_not_explained(fedcon):
     Path("sims/claims/small.toml").write_text(unknown)
     out = ran(fedcon, "reproduce", "--quick")
     assert "not explained: small, it is tiny: bytes are what they are (expected 35840" in out
-    assert "that fail and are open: 0; of ours that hold: 0; " in out
+    assert "and 0 are open; of ours 0 hold. " in out
 
 
 @pytest.mark.parametrize(("median", "verdict"), [(True, "pass"), (False, "fail")])
@@ -358,7 +359,7 @@ def test_errors_in_claims_are_one_line(fedcon, old, new, words):
 
 def test_outside_a_clone_the_packages_claims_are_found(run_command):
     out = ran(run_command, "reproduce", "counterexample", "--quick", "--workers", "1")
-    assert "papers' claims that hold: 3; " in out
+    assert "Of the papers' claims 2 hold, " in out
 
 
 def test_other_refusals(fedcon):
@@ -368,7 +369,7 @@ def test_other_refusals(fedcon):
     text = CLAIMS.replace('paper = "A paper"', 'requires = "no.data"')
     Path("sims/claims/small.toml").write_text(text)
     out = ran(fedcon, "reproduce")
-    assert "no longer as recorded: 0; 4 not run; " in out
+    assert "No longer as recorded: 0; 4 not run; " in out
 
 
 # --- seeds ---------------------------------------------------------------------------------------
@@ -402,7 +403,7 @@ def test_what_is_drawn(change, expected):
     [
         ("order", "[0]", "one seed: an hour each"),
         ("order", "[0, 1, 2]", "3 seeds: an hour each"),
-        ("order", "[0, 1, 2, 3, 4]", "5"),
+        ("order", "[0, 1, 2, 3, 4]", "5 seeds"),
         ("independent", "[0]", "one seed: an hour each"),
         ("independent", "[0, 1, 2]", "3 seeds: an hour each"),
         ("independent, of everyone", "[0]", "-"),
@@ -418,8 +419,9 @@ def test_the_table_says_over_how_many_seeds(tmp_path, bound, seeds, shown):
         f'vary = ["problem.seed"]\n{VALUE}above = 0.0\n'
     )
     found = claims_of(tmp_path, text, experiment).judge(over_seeds(*[1.0] * 5))
-    row = reproduce.cells(found[0])
-    assert row[reproduce.TITLES.index("Seeds")] == shown
+    (claim,) = reproduce.grouped(found)[reproduce.OURS]
+    seeds = [part for part in claim.cells()[1].split("; ") if "seed" in part]
+    assert seeds == ([] if shown == "-" else [shown])
 
 
 @pytest.mark.parametrize(
@@ -457,24 +459,79 @@ def test_what_a_paper_says_stays_its_own_where_it_shows_why_one_of_ours_fails(
 
 def test_the_tally_tells_papers_claims_apart():
     """By how they end; companions are not counted."""
-    held = verdicts.Verdict("n", "x", "", "text", "", "order", "", "pass", "", (), seeds=5)
+    held = verdicts.Verdict("n", "x", "", "text", "", "order", "", "pass", "", (), says="x")
     failed = replace(held, verdict="explained", fault="data")
     found = [
-        held, replace(held, bound="measured", seeds=1), failed, replace(failed, fault="ours"),
-        replace(failed, fault="ours"), replace(held, verdict="not explained"),
-        replace(held, companion=True), replace(held, source="ours"),
-        replace(failed, source="ours"), replace(held, source="ours", bound="measured"),
+        held, replace(held, says="y"), replace(failed, says="z"),
+        replace(held, says="u", verdict="not explained"), replace(held, says="v", companion=True),
+        replace(held, source="ours"), replace(failed, source="ours", says="w"),
     ]  # fmt: skip
-    outcome = reproduce.Reproduction(found, {}, 0.0, 0)
-    assert reproduce.summary(outcome).split("; ")[:5] == [
-        "papers' claims that hold: 2",
-        "that fail, and an experiment shows why: 3",
-        "that fail and are open: 1",
-        "of ours that hold: 2",
-        "no longer as recorded: 0",
+    assert reproduce.tally(found) == (
+        "Of the papers' claims 2 hold, 1 fail for a reason that is shown, and 1 is open; "
+        "of ours 1 hold."
+    )
+    assert list(reproduce.grouped(found[::-1])) == ["", reproduce.OURS]
+
+
+def test_a_claim_is_as_good_as_the_worst_of_its_parts():
+    held = verdicts.Verdict("n", "a", "", "text", "< 1", "order", "0.5", "pass", "", (), says="x")
+    failed = replace(held, what="b", verdict="explained", note="ours: y", shown_by=("c",))
+    shows = replace(held, what="c", companion=True)
+    (claim,) = reproduce.grouped([held, failed, shows])[""]
+    assert claim.cells() == [
+        "x (text)",
+        "(a) a: **0.5**; claimed < 1 (order); `n`\n(b) b: **0.5**; claimed < 1 (order); `n`\n"
+        "(c) companion: c: **0.5**; claimed < 1 (order); `n`",
+        "explained",
+        "(b) ours: y. Shown by (c)",
     ]
-    sources = [verdict.source for verdict in reproduce.in_order(found[::-1])]
-    assert sources == ["text"] * 7 + ["ours"] * 3
+    (alone,) = reproduce.grouped([shows])[""]
+    assert alone.cells()[2] == "not judged"
+
+
+def test_measurements_of_an_earlier_run_are_taken_for_what_is_not_named(fedcon):
+    fedcon("reproduce", "--workers", "1", "--json", "a.json", "--markdown", "a.md")
+    text = Path("sims/claims/small.toml").read_text()
+    Path("sims/claims/small.toml").write_text(text.replace("bytes are", "they are"))
+    _, out, _ = fedcon("reproduce", "--from", "a.json", "--json", "b.json", "--markdown", "b.md")
+    assert "1/2" not in out
+    first, second = (json.loads(Path(f"{name}.json").read_text()) for name in "ab")
+    assert second["claims"][2]["note"] == "the paper's: they are what they are"
+    first["claims"][2]["note"] = second["claims"][2]["note"]
+    assert first["claims"] == second["claims"]
+    Path("sims/claims/small.toml").write_text(text.replace('"it is tiny"', '"it is small"'))
+    assert "has no measurement of small: it is small; name small" in refusal(
+        fedcon, "reproduce", "--from", "a.json"
+    )
+    assert "is of a run without --quick" in refusal(
+        fedcon, "reproduce", "--from", "a.json", "--quick"
+    )
+    _, out, _ = fedcon("reproduce", "small", "--from", "a.json", "--workers", "1")
+    assert "2/2" in out
+
+
+PANEL = """
+[[panel]]
+title = "(a) lasso"
+column = "residual"
+algorithms = ["FedFW", "plus"]
+differs = "it is small"
+
+[quick]"""
+
+
+def test_a_figure_is_laid_out_as_the_papers(fedcon):
+    path = Path("sims/claims/small.toml")
+    path.write_text(CLAIMS.replace("\n[quick]", PANEL, 1))
+    _, out, _ = fedcon("reproduce", "--quick", "--workers", "1", "--figures", "drawn")
+    assert f"figure: {Path('drawn') / 'paper_apaper.png'}" in out
+    assert Path("drawn/paper_apaper.png").stat().st_size > 10_000
+    assert reproduce.caption("apaper", [path]) == (
+        "Our runs in the layout of the paper's figures. (a) lasso, for Figure 7: it is small."
+    )
+    assert reproduce.caption("another", [path]) == ""
+    path.write_text(CLAIMS.replace("\n[quick]", PANEL.replace("differs", "differ"), 1))
+    assert "its entries are title, column, algorithms, differs" in refusal(fedcon, "reproduce")
 
 
 def test_claims_on_what_is_drawn_have_five_seeds_or_say_why_not():

@@ -28,9 +28,21 @@ def reproduce(
         bool, typer.Option("--list", help="List the experiments, without running any.")
     ] = False,
     json: Annotated[Path | None, typer.Option(help="Write everything as JSON.")] = None,
-    markdown: Annotated[Path | None, typer.Option(help="Write the table as Markdown.")] = None,
+    earlier: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            help="The JSON of an earlier run: only named experiments are run, and the "
+            "measurements of all others are taken from it.",
+        ),
+    ] = None,
+    markdown: Annotated[Path | None, typer.Option(help="Write the tables as Markdown.")] = None,
     figures: Annotated[
-        Path | None, typer.Option(help="Draw a figure of each claimed scaling into this folder.")
+        Path | None,
+        typer.Option(
+            help="Draw into this folder a figure of each claimed scaling, and for each paper one "
+            "laid out as its own."
+        ),
     ] = None,
     sims: Annotated[
         Path | None,
@@ -52,7 +64,7 @@ def reproduce(
     explanation expects.
     """
     from flower_fedcon.lab.experiments import reproduce as claims
-    from flower_fedcon.lab.experiments.figures import plot_scalings
+    from flower_fedcon.lab.experiments.figures import plot_curves, plot_scalings
     from flower_fedcon.lab.experiments.folders import write
 
     files = claims.find(sims, names or ())
@@ -62,14 +74,27 @@ def reproduce(
             rows.add_row(file.stem, paper, figure, ", ".join(methods), str(number))
         console().print(rows)
         return
-    outcome = claims.reproduce(files, quick=quick, workers=workers, folder=run_dir, say=say)
-    rows = table(*claims.TITLES[:-1])
-    for verdict in (verdicts := claims.in_order(outcome.verdicts)):
-        rows.add_row(*claims.cells(verdict)[:-1])
-    console().print(rows)
-    for verdict in verdicts:
+    recalled: list[Path] = []
+    if earlier is not None:
+        files = files if names else []
+        recalled = [path for path in claims.find(sims) if path not in files]
+    outcome = claims.reproduce(
+        files, quick=quick, workers=workers, folder=run_dir, recalled=recalled, earlier=earlier,
+        say=say,
+    )  # fmt: skip
+    for paper, found in claims.grouped(outcome.verdicts).items():
+        rows = table(*claims.TITLES[:-1])
+        for claim in found:
+            rows.add_row(*claim.cells()[:-1])
+        say(paper)
+        console().print(rows)
+    for verdict in outcome.verdicts:
         if verdict.note:
-            say(f"{verdict.verdict}: {verdict.experiment}, {verdict.what}: {verdict.note}")
+            shown = "".join(f'shown by "{text}"; ' for text in verdict.shown_by)
+            expected = f" ({shown}expected {verdict.expected})" if verdict.expected else ""
+            say(
+                f"{verdict.verdict}: {verdict.experiment}, {verdict.what}: {verdict.note}{expected}"
+            )
     say(claims.summary(outcome))
     for path, text in (
         (json, claims.to_json(outcome)), (markdown, claims.to_markdown(outcome))
@@ -80,6 +105,8 @@ def reproduce(
         for name, scalings in outcome.scalings.items():
             target = plot_scalings(scalings, figures / f"{name}.png", title=name.replace("_", " "))
             say(f"figure: {target}")
+        for paper, panels in outcome.panels.items():
+            say(f"figure: {plot_curves(panels, figures / f'paper_{paper}.png')}")
     if any(verdict.verdict == "fail" for verdict in outcome.verdicts):
         raise typer.Exit(1)
 

@@ -16,11 +16,18 @@ A claims file, ``sims/claims/NAME.toml``, belongs to an experiment file:
     [sweep]                             # optional: see `sweeps`
     "problem.clients" = [1, 4, 16]
 
+    [[panel]]                           # optional: of a figure laid out as the paper's
+    title = "(a) lasso"
+    column = "residual"
+    algorithms = ["FedFW", "FedFWPlus"]
+    differs = "clients, sparsity and radius are ours"
+
     [quick]                             # replaces entries above in the quick run, or quick = false
     rounds = 1000
 
     [[claim]]
-    what = "FedFW falls at least as fast as t^(-1/2)"
+    says = "FedFW's residual is of order t^(-1/2)"  # what the source says; the default: what
+    what = "exponent of t in FedFW's residual"      # what was run and measured
     where = "Theorem 1"                 # the default: figure
     source = "text"                     # who says so: one of `SOURCES`
     bound = "theory"                    # where the number below is from: one of `BOUNDS`
@@ -30,8 +37,8 @@ A claims file, ``sims/claims/NAME.toml``, belongs to an experiment file:
     below = -0.5                        # or above, one for all seeds or one for each; or
                                         # near = ... and within = ... (relative)
     quick = {until = 1000}              # replaces entries, or false: not in the quick run
-    companion = true                    # the source's claim with rounds, algorithms or steps left
-                                        # out after a run, or a weight set: not counted as held
+    companion = true                    # evidence: rounds, algorithms, steps or a weight were
+                                        # chosen after a run; not counted
 
     [claim.explained]                   # of a claim that does not hold; in quick, false: it does
     fault = "ours"                      # whose fault that is: one of `FAULTS`; "unknown" has no
@@ -43,9 +50,12 @@ A claims file, ``sims/claims/NAME.toml``, belongs to an experiment file:
     worst = true                        # with this that of the worst alone
     tolerance = 0.1                     # relative
 
+Claims of one paper that say the same, in any of its files, are parts of one claim. Its verdict is
+the worst of those of its parts that are not companions.
+
 An algorithm whose experiment file has a grid for it must lie inside that, not at an end.
 
-A file can give `source` and `bound` for all its claims. If a claim covers several rounds,
+A file can give `says`, `source` and `bound` for all its claims. If a claim covers several rounds,
 algorithms or seeds, the worst of them counts. With `median = true` the median over the seeds
 counts, and the table shows the range as well. With `of_mean = true` an exponent is that of the
 mean over the seeds, and the table says so. For each claim that depends on random draws (data,
@@ -56,6 +66,7 @@ those of the history, and "relative" (residual / |F*|), "bytes" and "megabytes" 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -63,10 +74,11 @@ from typing import Any
 
 from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.lab.experiments.experiment import Experiment
+from flower_fedcon.lab.experiments.figures import Curves
 from flower_fedcon.lab.experiments.measures import MEASURES, Runs
 from flower_fedcon.lab.experiments.sweeps import Scaling, Sweep, as_list
 from flower_fedcon.lab.experiments.tuning import check_interior
-from flower_fedcon.lab.experiments.verdicts import Verdict, judge, scaling
+from flower_fedcon.lab.experiments.verdicts import Verdict, judge, scaling, told
 from flower_fedcon.runs.toml import read_toml
 from flower_fedcon.runs.toml_schema import (
     Table,
@@ -106,8 +118,9 @@ COUNTED = {
 }
 _NUMBERS = (int, float)
 _TYPES: dict[str, Any] = {
-    "what": str, "where": str, "source": str, "bound": str, "measure": str, "explained": dict,
-    "algorithm": str, "column": str, "over": str | list, "algorithms": list, "round": int | list,
+    "says": str, "what": str, "where": str, "source": str, "bound": str, "measure": str,
+    "explained": dict, "algorithm": str, "column": str, "over": str | list, "algorithms": list,
+    "round": int | list,
     "level": float | list, "since": int, "of": str, "until": int, "below": float | list,
     "above": float | list, "near": float | list, "within": float, "fault": str, "why": str,
     "shown_by": str | list,
@@ -120,14 +133,16 @@ _THRESHOLDS = ("below", "above", "near")
 _PROVENANCE = {"source": SOURCES, "bound": BOUNDS}
 _EXPLAINED = ("fault", "why", "shown_by", "expected", "tolerance", "worst")
 _SHARED = (
-    "what", "where", *_PROVENANCE, "measure", "explained", "quick", *_THRESHOLDS, "within", "at",
-    "median", "companion",
+    "says", "what", "where", *_PROVENANCE, "measure", "explained", "quick", *_THRESHOLDS,
+    "within", "at", "median", "companion",
 )  # fmt: skip
 _OPTIONS: dict[str, Any] = {
     "rounds": int, "algorithms": list, "set": list, "seeds": list, "vary": list, "sweep": dict
 }  # fmt: skip
-_TEXTS = ("paper", "figure", "experiment", "requires", "few_seeds", *_PROVENANCE)
-_TOP = (*_TEXTS, *_OPTIONS, "quick", "claim")
+_INHERITED = ("says", *_PROVENANCE)
+_TEXTS = ("paper", "figure", "experiment", "requires", "few_seeds", *_INHERITED)
+_PANEL: dict[str, Any] = {"title": str, "column": str, "algorithms": list, "differs": str}
+_TOP = (*_TEXTS, *_OPTIONS, "panel", "quick", "claim")
 
 
 class Claims:
@@ -148,6 +163,8 @@ class Claims:
     experiment : Path
     seeds : list of int
     sweep : Sweep
+    panels : list of dict
+        The tables [[panel]].
     skipped : bool
         Whether its claims are skipped: they are not in the quick run, or a file is missing.
 
@@ -186,10 +203,18 @@ class Claims:
             self.seeds = [count("seeds", s, minimum=0) for s in options.get("seeds", [0])]
             with context("[sweep]"):
                 self.sweep = Sweep.of(options.get("sweep", {}))
+            self.panels = list(tables.get("panel", []))
+            for panel in self.panels:
+                check_table(panel, "[[panel]]")
+                with context("[[panel]]"):
+                    if set(panel) != set(_PANEL):
+                        raise ConfigError(f"its entries are {', '.join(_PANEL)}")
+                    for key, value in panel.items():
+                        check_type(key, value, _PANEL[key])
             given = tables.get("claim", [])
             if not isinstance(given, list) or not given:
                 raise ConfigError("write [[claim]], in double brackets, for each claim")
-            shared = {key: tables[key] for key in _PROVENANCE if key in tables}
+            shared = {key: tables[key] for key in _INHERITED if key in tables}
             self.claims = []
             for i, table in enumerate(given, start=1):
                 with context(f"[[claim]] {i}"):
@@ -215,6 +240,7 @@ class Claims:
             labels: list[str] = list(self._options.get("algorithms", []))
             for claim in self.claims:
                 labels += _labels(claim)
+            labels += [label for panel in self.panels for label in panel["algorithms"]]
             labels = list(dict.fromkeys(labels))
             shipped = Experiment.load(self.experiment)  # its grids belong to its own settings
             for label in labels:
@@ -238,9 +264,21 @@ class Claims:
                 repeats = self.drawn(claim)
                 seeds = self.seeds[:1] if 1 < self.repeats != repeats else self.seeds
                 verdict = judge(claim, runs, seeds, self.name, self.sweep)
-                why = self.few_seeds if repeats < MANY else ""
-                verdicts.append(replace(verdict, seeds=repeats, few_seeds=why))
+                verdicts.append(self._of_seeds(verdict, repeats))
         return verdicts
+
+    def recall(self, claim: Table, stored: Table) -> Verdict:
+        """Return the verdict on a claim as it was measured earlier, from `Verdict`'s attributes."""
+        values = [math.inf if value is None else value for value in stored["values"]]
+        end, note = stored["verdict"], stored["note"] if stored["verdict"] == "fail" else ""
+        if end in ("explained", "not explained") and "explained" not in claim:
+            raise ConfigError(f"{claim['what']} failed when it was measured: explain it, or run it")
+        verdict = told(claim, self.name, stored["measured"], end, values, note)
+        return self._of_seeds(verdict, self.drawn(claim))
+
+    def _of_seeds(self, verdict: Verdict, seeds: int) -> Verdict:
+        few = self.few_seeds if seeds < MANY else ""
+        return replace(verdict, paper=self.paper, seeds=seeds, few_seeds=few)
 
     def drawn(self, claim: Table) -> int:
         """Return the number of seeds over which a claim is judged; 0 if nothing is random.
@@ -278,6 +316,15 @@ class Claims:
     def _varied(self) -> list[str]:
         """The settings that a seed varies."""
         return list(self._options.get("vary", ["run.seed"]))
+
+    def curves(self, runs: Runs) -> list[Curves]:
+        """Return the runs of the first seed that the tables [[panel]] draw."""
+        (key, *_) = self.sweep.places(self.seeds[0])
+        return [
+            Curves(panel["title"], panel["column"],
+                   {label: runs[(label, *key)] for label in panel["algorithms"]})
+            for panel in self.panels
+        ]  # fmt: skip
 
     def scalings(self, runs: Runs) -> list[Scaling]:
         """Return the data of the fits of claims with the measure "scaling", for a figure."""

@@ -409,6 +409,50 @@ def plot_scalings(scalings: Sequence[Scaling], path: str | Path, *, title: str =
     return target
 
 
+class Curves(NamedTuple):
+    """A panel of a paper's figure: its title, the column drawn, and the runs by label."""
+
+    title: str
+    column: str
+    histories: Mapping[str, Sequence[Record]]
+
+
+def plot_curves(panels: Sequence[Curves], path: str | Path, *, title: str = "") -> Path:
+    """Draw columns of runs against rounds, a panel for each problem, and return the file's path.
+
+    An axis is logarithmic if its values are positive and span more than two decades.
+    """
+    target = check_figure(path)
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    wide = min(len(panels), 3) if len(panels) != 4 else 2
+    high = math.ceil(len(panels) / wide)
+    figure = Figure(figsize=(3.9 * wide, 3.7 * high), dpi=130, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(high, wide, squeeze=False).ravel()
+    for axis in axes[len(panels) :]:
+        axis.set_visible(False)
+    for axis, panel in zip(axes, panels, strict=False):
+        every = {label: [row for row in rows if row["round"]] for label, rows
+                 in panel.histories.items()}  # fmt: skip
+        logarithmic = spans(every, panel.column) or panel.column == "residual"
+        for i, (label, rows) in enumerate(every.items()):
+            y = values_of(rows, panel.column, positive=logarithmic)
+            _draw(axis, abscissa_of(rows, "rounds"), y, label, i, 0.7)
+        _dress(axis, "rounds", [rows[-1] for rows in every.values()])
+        _mark(axis)
+        if logarithmic:
+            axis.set_yscale("log")
+        axis.set_title(panel.title, fontsize="medium")
+        axis.set_ylabel(LABELS.get(panel.column, panel.column.replace("_", " ")))
+        axis.legend(frameon=False, handlelength=3, fontsize="x-small")
+    if title:
+        figure.suptitle(title)
+    save_figure(figure, [target])
+    return target
+
+
 def save_figure(figure: Figure, targets: Sequence[Path]) -> None:
     """Write a figure with fonts that journals accept and editors can edit.
 

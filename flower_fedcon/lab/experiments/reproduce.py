@@ -7,14 +7,17 @@ import json
 import math
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from string import ascii_lowercase
 from typing import Any, NamedTuple
 
 from flower_fedcon.errors import ConfigError, FedConError, nearest
-from flower_fedcon.lab.experiments.claims import COUNTED, MANY, Claims
+from flower_fedcon.lab.experiments.claims import Claims
 from flower_fedcon.lab.experiments.experiment import Experiment
+from flower_fedcon.lab.experiments.figures import Curves
 from flower_fedcon.lab.experiments.folders import label_slug
 from flower_fedcon.lab.experiments.runner import Job, Played, play_jobs
 from flower_fedcon.lab.experiments.sweeps import Scaling
@@ -40,9 +43,13 @@ class Reproduction:
     elapsed : float
         Total wall-clock seconds.
     left_out : int
-        The number of claims that were not measured, since they need the full run, or a file.
+        The number of rows that were not measured, since they need the full run, or a file.
     scalings : dict
         The data of fits of claims about scalings, by experiment.
+    quick : bool
+        Whether it is the quick run.
+    panels : dict
+        The panels of figures that are laid out as the papers', by the first author.
     """
 
     verdicts: list[Verdict]
@@ -50,6 +57,8 @@ class Reproduction:
     elapsed: float
     left_out: int
     scalings: dict[str, list[Scaling]] = field(default_factory=dict)
+    quick: bool = False
+    panels: dict[str, list[Curves]] = field(default_factory=dict)
 
 
 LABORATORY = Path(__file__).parents[1]
@@ -139,6 +148,8 @@ def reproduce(
     quick: bool = False,
     workers: int = 2,
     folder: Path | None = None,
+    recalled: Sequence[Path] = (),
+    earlier: Path | None = None,
     say: Callable[[str], object] = lambda _: None,
 ) -> Reproduction:
     """Run the experiments that claims files need, and judge the claims.
@@ -147,6 +158,9 @@ def reproduce(
     ----------
     paths : sequence of Path
         Claims files.
+    recalled, earlier : sequence of Path, Path
+        Further claims files, which are not run, and the file with their earlier measurements, as
+        `to_json` has them.
     quick : bool
         Whether to measure fewer claims, with fewer rounds.
     workers : int
@@ -183,13 +197,67 @@ def reproduce(
         place = "".join(f", at {number:g}" for number in value if not others)
         spent = "found" if played.found else f"{played.seconds:.1f} s"
         say(f"{done}/{len(needed)}: {name}: {label}, seed {seed}{place}, {spent}")
-    shown = {text for claims in every for text in claims.shown}
     judged = [v for claims in files for v in claims.judge(runs[claims.name])]
+    if earlier is not None:
+        kept = [Claims(path, quick=quick) for path in recalled]
+        every += kept
+        judged += _recall(kept, earlier, quick)
+    shown = {text for claims in every for text in claims.shown}
     verdicts = [replace(v, companion=f"{v.experiment}: {v.what}" in shown) for v in judged]
-    left_out = sum(len(c.claims) + c.left_out if c.skipped else c.left_out for c in every)
+    left_out = sum(len(claims.claims) + claims.left_out for claims in every) - len(verdicts)
     scalings = {claims.name: claims.scalings(runs[claims.name]) for claims in files}
     drawn = {name: fits for name, fits in scalings.items() if fits}
-    return Reproduction(verdicts, seconds, time.perf_counter() - began, left_out, drawn)
+    panels: dict[str, list[Curves]] = {}
+    for claims in files:
+        if curves := claims.curves(runs[claims.name]):
+            panels.setdefault(first_author(claims.paper), []).extend(curves)
+    for figure in panels.values():
+        figure.sort(key=lambda curves: curves.title)
+    elapsed = time.perf_counter() - began
+    return Reproduction(verdicts, seconds, elapsed, left_out, drawn, quick, panels)
+
+
+def first_author(paper: str) -> str:
+    """Return the first surname of a paper, in small letters.
+
+    >>> first_author("Dadras, Prakhya, Yurtsever, Federated Frank-Wolfe Algorithm")
+    'dadras'
+    """
+    return plain(paper.partition(",")[0])
+
+
+def caption(paper: str, paths: Iterable[Path]) -> str:
+    """Return what stands in the figure laid out as those of a paper, by its first author; or ""."""
+    parts = []
+    for path in paths:
+        tables = read_toml(path)
+        if first_author(tables.get("paper", "")) == paper:
+            parts += [f"{panel['title']}, for {tables['figure']}: {panel['differs']}"
+                      for panel in tables.get("panel", [])]  # fmt: skip
+    if not parts:
+        return ""
+    return f"Our runs in the layout of the paper's figures. {'. '.join(sorted(parts))}."
+
+
+def _recall(files: Sequence[Claims], earlier: Path, quick: bool) -> list[Verdict]:
+    """Return the verdicts on claims that were measured earlier, with what their files say now."""
+    tables = json.loads(earlier.read_text(encoding="utf-8"))
+    if tables["quick"] != quick:
+        other = "with" if tables["quick"] else "without"
+        raise ConfigError(f"{earlier} is of a run {other} --quick: give the other one's file")
+    stored = {(each["experiment"], each["what"]): each for each in tables["claims"]}
+    found = []
+    for claims in files:
+        for claim in claims.claims:
+            measured = stored.get((claims.name, claim["what"]))
+            if measured is not None:
+                found.append(claims.recall(claim, measured))
+            elif not claims.skipped:
+                raise ConfigError(
+                    f"{earlier} has no measurement of {claims.name}: {claim['what']}; name "
+                    f"{claims.name}, to run it"
+                )
+    return found
 
 
 def _job(name: str, label: str, experiment: Experiment, folder: Path | None) -> Job:
@@ -213,75 +281,142 @@ def _with_totals(played: Played) -> list[Record]:
 
 # --- output --------------------------------------------------------------------------------------
 
-TITLES = (
-    "Experiment", "Claim", "Where", "Source", "Claimed", "Bound", "Measured", "Seeds", "Verdict",
-    "Why",
-)  # fmt: skip
+TITLES = ("What is claimed", "What was run: what was measured", "Verdict", "Why")
+WORDS = {"pass": "holds", "explained": "explained", "not explained": "open", "fail": "fails"}
+"""The words for a claim's verdict, from the best to the worst."""
 
 
-def cells(verdict: Verdict) -> list[str]:
-    """Return a verdict's row, as in `TITLES`."""
-    return [
-        verdict.experiment,
-        verdict.what,
-        verdict.where,
-        f"{verdict.source} (companion)" if verdict.kind == "companions" else verdict.source,
-        verdict.claimed,
-        verdict.bound,
-        verdict.measured,
-        _seeds(verdict),
-        "open" if verdict.verdict == "not explained" else verdict.verdict,
-        verdict.note,
+class Claim(NamedTuple):
+    """What a source says, with the verdicts on its parts."""
+
+    says: str
+    parts: list[Verdict]
+
+    @property
+    def kind(self) -> str:
+        """The kind of the claim: one of `claims.COUNTED`."""
+        return self._judged[0].kind
+
+    @property
+    def end(self) -> str:
+        """The worst verdict of the parts, companions aside, as in `WORDS`."""
+        worst = list(WORDS)
+        return max((part.verdict for part in self._judged), key=worst.index)
+
+    @property
+    def _judged(self) -> list[Verdict]:
+        return [part for part in self.parts if part.kind != "companions"] or self.parts
+
+    def cells(self) -> list[str]:
+        """Return the row, as in `TITLES`."""
+        letters: dict[str, str] = {}
+        if len(self.parts) > 1:
+            letters = {
+                _key(p): f"({each})" for p, each in zip(self.parts, _letters(), strict=False)
+            }
+        stated = [*(part.where for part in self._judged), *(part.source for part in self._judged)]
+        origin = "; ".join(text for text in dict.fromkeys(stated) if text not in ("", "ours"))
+        ran = [_part(part, letters, self.says) for part in self.parts]
+        why = [_why(part, letters) for part in self.parts if part.note]
+        says = f"{self.says} ({origin})" if origin else self.says
+        word = WORDS[self.end] if self.kind != "companions" else "not judged"
+        return [says, "\n".join(ran), word, "\n".join(why)]
+
+
+def _key(verdict: Verdict) -> str:
+    return f"{verdict.experiment}: {verdict.what}"
+
+
+def _letters() -> Iterator[str]:
+    return (first + last for first in ("", *ascii_lowercase) for last in ascii_lowercase)
+
+
+def _part(verdict: Verdict, letters: Mapping[str, str], says: str) -> str:
+    """Return what was run, its number, and what was claimed of it."""
+    what = "" if verdict.what == says else f"{verdict.what}: "
+    return "; ".join(
+        [
+            f"{_marked(verdict, letters)}{what}**{verdict.measured}**",
+            f"claimed {verdict.claimed} ({verdict.bound})",
+            *_seeds(verdict),
+            f"`{verdict.experiment}`",
+        ]
+    )
+
+
+def _marked(verdict: Verdict, letters: Mapping[str, str]) -> str:
+    """Return a part's letter, and whether it is a companion."""
+    mark = letters.get(_key(verdict), "")
+    return f"{mark} companion: ".lstrip() if verdict.kind == "companions" else f"{mark} ".lstrip()
+
+
+def _why(verdict: Verdict, letters: Mapping[str, str]) -> str:
+    """Return why a part does not hold, and which parts of this or another claim show it."""
+    mark = letters.get(_key(verdict), "")
+    shown = [
+        letters.get(text) or letters.get(f"{verdict.experiment}: {text}") or f'"{text}"'
+        for text in verdict.shown_by
     ]
+    by = f". Shown by {' and '.join(shown)}" if shown else ""
+    return f"{mark} {verdict.note}{by}".strip()
 
 
-def in_order(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """Return the papers' claims, and then those of this collection."""
-    return sorted(verdicts, key=lambda verdict: verdict.kind == "ours")
-
-
-def _seeds(verdict: Verdict) -> str:
-    """Return over how many seeds a claim was judged, "-" if nothing is random.
+def _seeds(verdict: Verdict) -> list[str]:
+    """Return over how many seeds a claim was judged, if anything is random.
 
     >>> example = Verdict("lasso", "it falls", "", "ours", "", "order", "", "pass", "", ())
     >>> _seeds(example), _seeds(replace(example, seeds=1, few_seeds="an hour each"))
-    ('-', 'one seed: an hour each')
+    ([], ['one seed: an hour each'])
     """
     if not verdict.seeds:
-        return "-"
-    if verdict.seeds >= MANY:
-        return str(verdict.seeds)
+        return []
     number = "one seed" if verdict.seeds == 1 else f"{verdict.seeds} seeds"
-    return f"{number}: {verdict.few_seeds}" if verdict.few_seeds else number
+    return [f"{number}: {verdict.few_seeds}" if verdict.few_seeds else number]
+
+
+def grouped(verdicts: Iterable[Verdict]) -> dict[str, list[Claim]]:
+    """Return the claims of each paper, and then those of this collection, with their parts."""
+    claims: dict[tuple[bool, str, str], list[Verdict]] = {}
+    for verdict in sorted(verdicts, key=lambda v: (v.kind == "ours", v.paper, v.experiment)):
+        key = verdict.kind == "ours", verdict.paper, verdict.says
+        claims.setdefault(key, []).append(verdict)
+    papers: dict[str, list[Claim]] = {}
+    for (ours, paper, says), parts in claims.items():
+        parts.sort(key=lambda part: part.kind == "companions")
+        papers.setdefault(OURS if ours else paper, []).append(Claim(says, parts))
+    return papers
+
+
+OURS = "Ours: checks and findings of this collection"
+
+
+def tally(verdicts: Iterable[Verdict]) -> str:
+    """Return how many claims hold, fail for a reason that is shown, or are open.
+
+    >>> tally([]).partition(", and ")[2]
+    '0 are open; of ours 0 hold.'
+    """
+    every = [claim for claims in grouped(verdicts).values() for claim in claims]
+    ends = Counter((claim.kind, claim.end) for claim in every)
+    held, known, still = (ends["papers' claims", end] for end in list(WORDS)[:3])
+    return (
+        f"Of the papers' claims {held} hold, {known} fail for a reason that is shown, and "
+        f"{still} {'is' if still == 1 else 'are'} open; of ours {ends['ours', 'pass']} hold."
+    )
 
 
 def summary(outcome: Reproduction) -> str:
-    """Return how many claims hold, or do not and whether it is known why; and the time.
+    """Return the tally, what changed or was not run, and the time.
 
-    >>> for part in summary(Reproduction([], {"lasso": 4.0}, 3.0, 2)).split("; ")[:2]:
-    ...     print(part)
-    papers' claims that hold: 0
-    that fail, and an experiment shows why: 0
+    >>> summary(Reproduction([], {"lasso": 4.0}, 3.0, 2)).partition(". ")[2]
+    'No longer as recorded: 0; 2 not run; 3 s, processors 4 s'
     """
-    of: dict[str, list[Verdict]] = {kind: [] for kind in COUNTED}
-    for verdict in outcome.verdicts:
-        of[verdict.kind].append(verdict)
-    papers = of["papers' claims"]
-    parts = [
-        f"papers' claims that hold: {_ending(papers, 'pass')}",
-        f"that fail, and an experiment shows why: {_ending(papers, 'explained')}",
-        f"that fail and are open: {_ending(papers, 'not explained')}",
-        f"of ours that hold: {_ending(of['ours'], 'pass')}",
-        f"no longer as recorded: {_ending(outcome.verdicts, 'fail')}",
-    ]
+    changed = sum(verdict.verdict == "fail" for verdict in outcome.verdicts)
+    parts = [f"No longer as recorded: {changed}"]
     if outcome.left_out:
         parts.append(f"{outcome.left_out} not run")
     spent = f"{outcome.elapsed:.0f} s, processors {sum(outcome.seconds.values()):.0f} s"
-    return "; ".join([*parts, spent])
-
-
-def _ending(verdicts: Sequence[Verdict], end: str) -> int:
-    return sum(verdict.verdict == end for verdict in verdicts)
+    return f"{tally(outcome.verdicts)} {'; '.join([*parts, spent])}"
 
 
 def to_json(outcome: Reproduction) -> str:
@@ -292,6 +427,7 @@ def to_json(outcome: Reproduction) -> str:
 
     claims = [{**vars(v), "values": [plain(x) for x in v.values]} for v in outcome.verdicts]
     tables = {
+        "quick": outcome.quick,
         "claims": claims,
         "seconds": outcome.seconds,
         "elapsed": outcome.elapsed,
@@ -301,9 +437,11 @@ def to_json(outcome: Reproduction) -> str:
 
 
 def to_markdown(outcome: Reproduction) -> str:
-    """Return the table in Markdown."""
-    lines = [f"| {' | '.join(TITLES)} |", "|" + "---|" * len(TITLES)]
-    for verdict in in_order(outcome.verdicts):
-        row = [cell.replace("|", "\\|") for cell in cells(verdict)]
-        lines.append(f"| {' | '.join(row)} |")
-    return "\n".join([*lines, "", summary(outcome)]) + "\n"
+    """Return a table for each paper, and one of this collection's claims, in Markdown."""
+    lines = [tally(outcome.verdicts)]
+    for paper, claims in grouped(outcome.verdicts).items():
+        lines += ["", f"### {paper}", "", f"| {' | '.join(TITLES)} |", "|" + "---|" * len(TITLES)]
+        for claim in claims:
+            row = [cell.replace("|", "\\|").replace("\n", "<br>") for cell in claim.cells()]
+            lines.append(f"| {' | '.join(row)} |")
+    return "\n".join(lines) + "\n"

@@ -26,6 +26,7 @@ class Verdict:
     Attributes
     ----------
     experiment, what, where : str
+        The claims file; what was run and measured; the part of the paper.
     source : str
         The source of the claim: one of `claims.SOURCES`.
     claimed, bound : str
@@ -34,8 +35,8 @@ class Verdict:
         The measurement in the table's form.
     verdict : {"pass", "explained", "not explained", "fail"}
     note : str
-        For an explained claim: whose fault it is, why, which claim shows it, and what is expected
-        instead. If the measurement differs from the explanation's expectation, it says so.
+        For an explained claim: whose fault it is, and why. If the measurement differs from the
+        explanation's expectation, it says so.
     values : tuple of float
         All measured values: for each seed, each algorithm and each round.
     fault : str
@@ -47,6 +48,13 @@ class Verdict:
         The number of seeds of runs or data over which it was judged; 0 if nothing is random.
     few_seeds : str
         Why there are not more seeds, if the claims file says so.
+    paper : str
+    says : str
+        What the source says. Verdicts of one paper with the same text are parts of one claim.
+    shown_by : tuple of str
+        For an explained claim: the claims that show why.
+    expected : str
+        For an explained claim: what its explanation expects instead.
     """
 
     experiment: str
@@ -63,6 +71,10 @@ class Verdict:
     companion: bool = False
     seeds: int = 0
     few_seeds: str = ""
+    paper: str = ""
+    says: str = ""
+    shown_by: tuple[str, ...] = ()
+    expected: str = ""
 
     @property
     def kind(self) -> str:
@@ -89,25 +101,37 @@ def judge(claim: Table, runs: Runs, seeds: Sequence[int], experiment: str, sweep
         targets = _targets("near", claim["near"], measured)
         off, worst = _off(values, targets), max(zip(values, targets, strict=True), key=_error)[0]
         holds = off <= claim["within"]
-        claimed = f"{_many(as_list(claim['near']))} within {100 * claim['within']:g} %"
         text = f"{_named(claim, values, spread)} (off by {100 * off:.2g} %)"
     else:
         name, sign = ("below", -1) if "below" in claim else ("above", 1)
         limits = _limits(name, claim[name], measured)
         room = [sign * (v - limit) for v, limit in zip(values, limits, strict=True)]
         holds = all(each > 0 for each in room)  # NaN never passes
-        claimed = f"{'<' if sign < 0 else '>'} {_many(as_list(claim[name]))}"
         worst = min(zip(room, values, strict=True), key=lambda pair: pair[0])[1]
         text = _shown(claim, values, worst, spread)
     if claim.get("of_mean") and len(seeds) > 1:
         text += f", of the mean of {len(seeds)} seeds"
-    verdict, note = "pass" if holds else "fail", ""
+    end, note = "pass" if holds else "fail", ""
     if "explained" in claim:
         table = claim["explained"]
-        verdict, note = _explained(table, [[worst]] if table.get("worst") else measured, holds)
+        end, note = _explained(table, [[worst]] if table.get("worst") else measured, holds)
+    return told(claim, experiment, text, end, values, note)
+
+
+def told(
+    claim: Table, experiment: str, measured: str, end: str, values: Iterable[float], note: str = ""
+) -> Verdict:
+    """Return the verdict on a measured claim, with what its file says of it."""
+    explained = claim["explained"] if end in ("explained", "not explained") else {}
+    if explained:
+        fault = explained["fault"]
+        note = explained["why"] if fault == "unknown" else f"{WHOSE[fault]}: {explained['why']}"
     return Verdict(
-        experiment, claim["what"], claim["where"], claim["source"], claimed, claim["bound"], text,
-        verdict, note, tuple(values), fault=claim["explained"]["fault"] if note else "",
+        experiment, claim["what"], claim["where"], claim["source"], _claimed(claim), claim["bound"],
+        measured, end, note, tuple(values), fault=explained.get("fault", ""),
+        says=str(claim.get("says", claim["what"])),
+        shown_by=tuple(as_list(explained.get("shown_by", []))),
+        expected=_expected(explained) if explained else "",
     )  # fmt: skip
 
 
@@ -128,20 +152,14 @@ def _reader(runs: Runs, key: tuple[Any, ...]) -> Reader:
 
 
 def _explained(table: Table, measured: Sequence[list[float]], holds: bool) -> tuple[str, str]:
-    """Return verdict and note of a claim whose explanation expects certain numbers."""
+    """Return the verdict on a claim whose explanation expects certain numbers, and why it fails."""
     values = [value for each in measured for value in each]
     off = _off(values, _targets("expected", table["expected"], measured))
-    expected = f"{_many(as_list(table['expected']))} within {100 * table['tolerance']:g} %"
-    if table.get("worst"):
-        expected = f"at worst {expected}"
     if not off <= table["tolerance"]:
-        return "fail", f"the explanation expects {expected}; off by {100 * off:.2g} %"
+        return "fail", f"the explanation expects {_expected(table)}; off by {100 * off:.2g} %"
     if holds:
         return "pass", ""
-    if table["fault"] == "unknown":
-        return "not explained", f"{table['why']} (expected {expected})"
-    shown = "".join(f'shown by "{what}"; ' for what in as_list(table["shown_by"]))
-    return "explained", f"{WHOSE[table['fault']]}: {table['why']} ({shown}expected {expected})"
+    return "not explained" if table["fault"] == "unknown" else "explained", ""
 
 
 def _off(values: Sequence[float], targets: Sequence[float]) -> float:
@@ -188,6 +206,18 @@ def _limits(name: str, given: object, measured: Sequence[list[float]]) -> list[f
 # --- text ----------------------------------------------------------------------------------------
 
 
+def _claimed(claim: Table) -> str:
+    if "near" in claim:
+        return f"{_many(as_list(claim['near']))} within {100 * claim['within']:g} %"
+    name, sign = ("below", "<") if "below" in claim else ("above", ">")
+    return f"{sign} {_many(as_list(claim[name]))}"
+
+
+def _expected(table: Table) -> str:
+    text = f"{_many(as_list(table['expected']))} within {100 * table['tolerance']:g} %"
+    return f"at worst {text}" if table.get("worst") else text
+
+
 def _shown(claim: Table, values: Sequence[float], worst: float, spread: Sequence[Array]) -> str:
     if claim["measure"] == "cost" or spread:
         return _named(claim, values, spread)
@@ -215,12 +245,15 @@ def _many(values: Iterable[float]) -> str:
 def _named(claim: Table, values: Sequence[float], spread: Sequence[Array] = ()) -> str:
     """Return the values as text, with algorithms' labels if there is one for each.
 
-    `spread` adds the range over the seeds of which each value is the median.
+    Of more than six values without a label there are the ends. `spread` adds the range over the
+    seeds of which each value is the median.
 
     >>> _named({"measure": "cost", "algorithms": ["FedFW", "FedDR"]}, [20.0, math.inf])
     'FedFW 20, FedDR never'
     >>> _named({"measure": "ratio"}, [0.5], [np.array([0.25, 0.5, 1.0])])
     '0.5 (0.25 to 1)'
+    >>> _named({"measure": "value"}, [16.0] * 5), _named({"measure": "value"}, range(7))
+    ('16 (each of 5)', '0 to 6 (7 values)')
     """
     labels = claim["algorithms"] if claim["measure"] == "cost" else []
     texts = [_number(value) for value in values]
@@ -228,5 +261,9 @@ def _named(claim: Table, values: Sequence[float], spread: Sequence[Array] = ()) 
         ends = [f"({_number(min(each))} to {_number(max(each))})" for each in spread]
         texts = [f"{value} {range_}" for value, range_ in zip(texts, ends, strict=True)]
     if len(labels) != len(values):
+        if len(texts) > 1 and len(set(texts)) == 1:
+            return f"{texts[0]} (each of {len(texts)})"
+        if len(texts) > 6 and not spread:
+            return f"{_number(min(values))} to {_number(max(values))} ({len(values)} values)"
         return ", ".join(texts)
     return ", ".join(f"{name} {text}" for name, text in zip(labels, texts, strict=True))
