@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import re
 from collections import Counter
@@ -141,6 +142,12 @@ def pytest_collection_modifyitems(config, items):
         return ray, -seconds.get(file_of(item.nodeid), 0.0)
 
     items[:] = sorted(kept, key=order)
+
+
+def pytest_collection_finish():
+    """Leave what is imported and collected out of each later search for garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)
