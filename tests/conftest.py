@@ -6,6 +6,7 @@ import fcntl
 import gc
 import os
 import re
+import sys
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -21,6 +22,10 @@ import pytest
 import wings
 from fuzzing import CASES
 from hypothesis import HealthCheck, settings
+
+# Else each worker compiles all tests anew, and each process that a test starts the package.
+os.environ["PYTHONDONTWRITEBYTECODE"] = ""
+sys.dont_write_bytecode = False
 
 DURATIONS = Path(__file__).with_name("durations.txt")
 # Seconds of a test's longest case: above the first it is slow, and `make quick` runs none above
