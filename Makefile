@@ -1,7 +1,6 @@
 # What a contributor types. Another environment than .venv: make test BIN=/its/bin
 BIN = .venv/bin
 CASES = 100000
-export PYTHONDONTWRITEBYTECODE = # else each worker of pytest compiles all tests anew: 15 s
 EXTRAS = $(shell $(or $(PYTHON),python3) -c "import tomllib; \
 	found = tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']; \
 	print(','.join(sorted(found.keys() - {'dev', 'docs'})))")

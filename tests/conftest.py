@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import re
+import sys
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -20,6 +22,10 @@ import pytest
 import wings
 from fuzzing import CASES
 from hypothesis import HealthCheck, settings
+
+# Else each worker compiles all tests anew, and each process that a test starts the package.
+os.environ["PYTHONDONTWRITEBYTECODE"] = ""
+sys.dont_write_bytecode = False
 
 DURATIONS = Path(__file__).with_name("durations.txt")
 # Seconds of a test's longest case: above the first it is slow, and `make quick` runs none above
@@ -141,6 +147,12 @@ def pytest_collection_modifyitems(config, items):
         return ray, -seconds.get(file_of(item.nodeid), 0.0)
 
     items[:] = sorted(kept, key=order)
+
+
+def pytest_collection_finish():
+    """Leave what is imported and collected out of each later search for garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from everywhere import agrees_everywhere
 from harness import OpenRun, client_states
+from nightly import at_night
 from problems import random_quadratics
 
 from flower_fedcon import Bernoulli, FederatedProblem, Sample, simulate
@@ -121,8 +122,12 @@ def test_engines_wires_and_resumed_runs_agree(made, tmp_path):
     agrees_everywhere(made, problem(getattr(made, "regularizer", None)), tmp_path)
 
 
-@EACH
+FEW = OPTIMIZERS[0], OPTIMIZERS[3]
+
+
+@pytest.mark.parametrize("optimizer", at_night(OPTIMIZERS, but=FEW), ids=repr)
 def test_scaffold_keeps_its_optimum_and_its_sum(optimizer):
+    """With momentum and by both moments; rules that leave out a part of these are nightly."""
     given, exact = problem(), problem().optimum.x
     made = Scaffold(client_lr=0.05, local_steps=3, server_lr=0.1, server_optimizer=optimizer,
                     participation=Sample(count=2))  # fmt: skip

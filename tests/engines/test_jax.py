@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from agreement import agree, near, squares
-from nightly import at_night
+from nightly import at_night, nightly
 from own_algorithm import PAIR
 from test_contract import rules
 from test_stacked import KINDS, STACKS, made, objectives
@@ -148,8 +148,17 @@ FEATURES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", FEATURES)
+def is_again(name: str) -> bool:
+    """Return whether a run puts together what others of the suite have, one by one."""
+    each = ("FedFW, sampled", SETS[0]), ("CompositeFL", PSIS[0])
+    return name.endswith(", single") or any(
+        name.startswith(method) and not name.endswith(str(first)) for method, first in each
+    )
+
+
+@pytest.mark.parametrize("name", [nightly(n) if is_again(n) else n for n in FEATURES])
 def test_what_is_compiled(name, done):
+    """Each set and regularizer by one method at least; by others it is nightly."""
     rounds = 12 if name.startswith("FedFW") else 30
     same(*FEATURES[name](), rounds, 1e-5 if "single" in name else 1e-10)
     if "sampled" in name:
@@ -161,8 +170,13 @@ def test_what_is_compiled(name, done):
 # --- what is not compiled -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [name for name in STACKS if name not in COMPILED])
+OTHERS = [name for name in STACKS if name not in COMPILED]
+SOLVING = {"dualfl", "feddr", "feddyn", "fedexprox", "fedpd", "fedprox", "fivegcs"}
+
+
+@pytest.mark.parametrize("name", at_night(OTHERS, but={*OTHERS} - SOLVING))
 def test_any_other_is_compiled_or_says_why_and_runs_stacked(name, log, done):
+    """At night those, too, whose compiled rounds are in test_jax_solvers.py."""
     strategy, problem = made(name, objectives("least squares"))
     found, there = (simulate(strategy, problem, 6, engine=e).x for e in ("jax", "stacked"))
     lines = [r.message for r in log.records if "running on the stacked engine" in r.message]

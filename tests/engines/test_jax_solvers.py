@@ -117,7 +117,8 @@ CASES = [
     # Each kind of clients is solved its own way, by factors or by Newton's method.
     *(case(m, "several logistic", slack=0.02, compiled=28, night=True, id="each")
       for m in (GAP, FedPD(step_size=1.0))),
-    *(case(DualFL(regularizer=psi, local_solver=s, **PAPER), LOGISTIC, compiled=28, id=f"{psi}")
+    *(case(DualFL(regularizer=psi, local_solver=s, **PAPER), LOGISTIC, compiled=28, id=f"{psi}",
+           night=psi is not PSI)
       for psi in (PSI, ElasticNet(0.02, 0.1)) for s in ("exact", GradientDescent(steps=5))),
     *(case(prox(s, **THREE), k, night=(s, k) != (STEPS, LOGISTIC), id="sampled")
       for s in (STEPS, AOGM(), Exact(), LBFGS()) for k in (LOGISTIC, SQUARES)),

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from nightly import nightly
 
 from flower_fedcon import FederatedProblem, Full, Sample, simulate
 from flower_fedcon.aggregation import CoordinateMedian
@@ -111,8 +112,9 @@ SAME = [
       for kind in (LeastSquares, LogisticRegression) for method in METHODS for rule in RULES
       for engine in ("local", "stacked")),
     # With workers, too: a process gets its share of the array.
-    *((kind, "fedavg", "full", more) for kind in OTHERS
-      for more in ({"engine": "stacked"}, {"workers": 2})),
+    *((kind, "fedavg", "full", {"engine": "stacked"}) for kind in OTHERS),
+    (SoftmaxRegression, "fedavg", "full", {"workers": 2}),
+    *(nightly(kind, "fedavg", "full", {"workers": 2}) for kind in OTHERS[:2]),
 ]  # fmt: skip
 
 

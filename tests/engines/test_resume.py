@@ -110,11 +110,13 @@ GOES_ON = [
     *((name, *way) for name in STACKS for way in SAME),
     *((name, *way) for name in HELD if "array" in name for way in EACH_WAY),
     *((name, *way) for name in HELD if "batches" in name for way in [("local", "local")]),
-    *((name, *way) for name in ("fedfw", "compositefl", "unequal") for way in COMPILED),
-    *((name, *way) for name in ("fedfw", "dualfl", "scaffnew") for way in PROCESSES),
+    *(("fedfw", *way) for way in COMPILED),
+    *(nightly(name, *way) for name in ("compositefl", "unequal") for way in COMPILED),
+    *(("fedfw", *way) for way in PROCESSES),
     *(("fedfw", *way) for way in BLOCKS),
     ("noise", "local", "local"),
     ("batches of a permutation", "jax", "jax"),
+    *(nightly(name, *way) for name in ("dualfl", "scaffnew") for way in PROCESSES),
 ]
 
 

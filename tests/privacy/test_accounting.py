@@ -102,7 +102,7 @@ def test_a_cohort_of_fixed_size_has_the_worst_of_all_three_summands():
 
 
 @pytest.mark.parametrize("count", [1, 6, 11])
-@pytest.mark.parametrize("z", [0.1, 0.7, 3.0])
+@pytest.mark.parametrize("z", [nightly(0.1), 0.7, 3.0])  # little noise has fine grids
 def test_no_sampling_is_stated_to_cost_more_than_none(z, count):
     fixed, poisson = (
         NoisySum(z, Sampling(kind, 12, float(count))) for kind in ("fixed", "poisson")
@@ -114,7 +114,7 @@ def test_no_sampling_is_stated_to_cost_more_than_none(z, count):
         assert spent_epsilon({poisson: rounds}, DELTA) <= alone * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("z", [nightly(0.02), nightly(0.03), 0.05])
+@pytest.mark.parametrize("z", [nightly(0.02), nightly(0.03), nightly(0.05), 0.1])
 def test_almost_no_noise_has_a_large_epsilon_that_can_be_computed(z):
     sampled = spent_epsilon({NoisySum(z, Sampling("fixed", 4, 2)): 1}, 1e-4)
     assert 1 / (2 * z**2) < sampled < math.inf
