@@ -365,8 +365,10 @@ def scales(
             continue
         own, others = math.log(size), sorted(others)
         middle = others[(len(others) - 1) // 2 : len(others) // 2 + 1]
-        # Of two in the middle the nearer one: else one client of three makes the others stand out.
-        ratio = math.exp(min((own - other for other in middle), key=abs))
+        ratio = math.exp(own - float(np.median(others)))
+        if middle[-1] - middle[0] > math.log(_ALIKE):
+            # The nearer one: else one client of three makes the other two stand out.
+            ratio = math.exp(min((own - other for other in middle), key=abs))
         if ratio < 1 and (len(sizes) == 2 or name not in many):
             continue  # the remark on the other client says the same, or a value near 0 by chance
         within = ratio * (1 - 1e-9) > 1 / _FACTOR and ratio < _FACTOR * (1 - 1e-9)

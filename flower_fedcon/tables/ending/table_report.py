@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flower_fedcon.core.protocol import UNIFORM
 from flower_fedcon.errors import ConfigError, clients_by_name, first_few, number_of
 from flower_fedcon.regularizers import WithIntercept
 from flower_fedcon.runs.directory import versions
@@ -410,8 +409,7 @@ def _lines(server: Server, ending: FinalAnswers) -> list[str]:
     lines = [f"penalty: {'none' if none else repr(psi)}"]
     lines[0] += ", not of the intercept" * (psi is not rule and not none)
     if "objective" in record:
-        of = "the clients' mean losses" if setup.weighting == UNIFORM else "the rows' losses"
-        what = f"the {'weighted ' * _is_weighted(preparation)}mean of {of}"
+        what = f"the {'weighted ' * _is_weighted(preparation)}mean loss"
         what += ", plus the penalty" * (not none)
         lines.append(f"objective: {record['objective']:.12g}, {what}")
     if reached is not None:

@@ -167,7 +167,7 @@ class Estimates:
     def statistics(self) -> Array:
         """The estimates over their standard errors, shape (p,): z, or t if `df` is finite.
 
-        NaN for log alpha: nobody asks whether alpha is 1.
+        NaN for log alpha, whose z would test that alpha is 1.
         """
         asked = np.array([name != DISPERSION for name in self.names], dtype=bool)
         with np.errstate(divide="ignore", invalid="ignore"):
