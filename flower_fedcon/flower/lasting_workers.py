@@ -167,9 +167,10 @@ def lasting_workers() -> Iterator[None]:
                     if not aside:
                         self._workers.put_back(worker)
 
-    flowers = raybackend.RayBackend
-    raybackend.RayBackend = LastingBackend  # type: ignore[misc]
+    names = vars(raybackend)  # Flower looks there when a simulation starts
+    flowers = names["RayBackend"]
+    names["RayBackend"] = LastingBackend
     try:
         yield
     finally:
-        raybackend.RayBackend = flowers  # type: ignore[misc]
+        names["RayBackend"] = flowers

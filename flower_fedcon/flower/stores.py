@@ -106,11 +106,12 @@ class ContextStore(Store):
         name = f"{_RECORD}.{run.run_id}"
         if name not in self._records:
             return Versions()
-        record, arrays = self._records[name], self._records[f"{name}.arrays"]
+        record: Any = self._records[name]
+        arrays: Any = self._records[f"{name}.arrays"]
         if record.get("run") != _key(run):
             return Versions()
-        held = {}
-        for key, tensor in arrays.items():  # type: ignore[union-attr]
+        held = dict[str, Any]()
+        for key, tensor in arrays.items():
             held[key] = tensor.numpy() if own else lent_array(tensor)
             if not own:
                 self._tensors.note(held[key], tensor)
