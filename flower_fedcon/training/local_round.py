@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -295,9 +294,8 @@ class LoopCorrection:
             gradients = [factor * g for g in gradients]
         if self._training.keeps_gradient:
             if self._sums:  # in place: they are nobody else's
-                self._sums = [
-                    operator.iadd(*pair) for pair in zip(self._sums, gradients, strict=True)
-                ]
+                for place, gradient in enumerate(gradients):
+                    self._sums[place] += gradient
             else:
                 self._sums = [0.0 + g for g in gradients]
         if self._subgradient is not None:
@@ -313,7 +311,9 @@ class LoopCorrection:
     def mean_gradient(self) -> list[Array]:
         """Return the mean of the gradients, without the method's terms; it ends the sums."""
         sums, self._sums = self._sums, []
-        return [self._to_array(operator.itruediv(s, self.steps)) for s in sums]
+        for place in range(len(sums)):
+            sums[place] /= self.steps
+        return [self._to_array(total) for total in sums]
 
     def _tensors(self, packed: Array | None) -> Iterator[Any]:
         """Yield the layers of a packed array as tensors; None for None."""
