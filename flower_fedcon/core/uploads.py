@@ -313,6 +313,8 @@ class Uploads:
             return np.asarray(total / self._denominator, dtype=total.dtype)
         if self._aggregation is None:
             mean = self._sum(name)
+            if not self.are_apart(name):
+                return mean / len(self.clients)
             mean /= len(self.clients)  # a new array
             return mean
         values = np.stack([v if is_array(v) else v.dense() for v in self[name]])

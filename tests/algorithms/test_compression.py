@@ -129,7 +129,7 @@ def test_the_control_variates_of_scaffnew_sum_to_0():
     for _ in range(20):
         run.play()
         down = run.server.strategy.broadcast(run.state)
-        acting = [client._acting for client in run.clients]
+        acting = [client._compressing for client in run.clients]
         states = [a.on_acknowledged(latest(run, j), down) for j, a in enumerate(acting)]
         assert np.abs(np.sum([s.state.h for s in states], axis=0)).max() < 1e-12
 
