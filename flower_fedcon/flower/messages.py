@@ -199,7 +199,8 @@ def _failure(reason: str | None) -> str:
     """
     if sentence := sentence_in(str(reason)):
         return sentence
-    reason = remote_cause_in(str(reason)) or reason
+    if cause := remote_cause_in(str(reason)):
+        return f"the client failed: {cause}"
     where = "; look for 'Traceback' in the node's own log, which names the line"
     return f"the client failed: {reason}{where if str(reason).startswith('<class ') else ''}"
 

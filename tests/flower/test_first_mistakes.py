@@ -130,14 +130,14 @@ def test_an_app_without_train_step_in_the_simulation(monkeypatch, log):
         FedAvg().start(Simulation([None] * 3), ArrayRecord([np.zeros(2)]))
     refused = [m for m in log.messages if "write @train_step" in m]
     assert [m[:32] for m in refused] == ["nodes 998, 999, 1000 cannot take"]
-    assert "no client has answered yet" in log.messages
+    assert not any("no client has answered yet;" in m for m in log.messages)  # said once
 
 
 def test_another_error_in_the_simulation_has_its_line(monkeypatch):
     monkeypatch.setattr(nodes, "_HOPELESS", 0.0)
     monkeypatch.setattr(Simulation, "error", "OSError: no disk")
     monkeypatch.setattr(Simulation, "message", "no disk")
-    said = r"the client failed: OSError: no disk \(client_app.py:16 in train\); look for 'Traceback'"
+    said = r"the client failed: OSError: no disk \(client_app.py:16 in train\)$"
     with pytest.raises(ConfigError, match=said):
         FedAvg().start(Simulation([None] * 3), ArrayRecord([np.zeros(2)]))
 
@@ -207,7 +207,7 @@ def test_more_clients_to_start_with_than_there_can_be_are_said(log):
 
 
 def test_replies_without_examples_end_the_run_at_the_second_attempt():
-    said = r"after 2 attempts \(clients 0, 1, 2: refused: it has no examples, so it does not count"
+    said = r"after 2 attempts \(clients 0, 1, 2: refused: FedAvg: this client has no "
     with pytest.raises(RoundError, match=said):
         play(looping(examples=0), weighting="examples")
 
