@@ -231,16 +231,12 @@ class Nodes:
 
     def _tell_refused(self) -> None:
         """Log the nodes that were refused since the last time, in one line for each reason."""
-        for reason, nodes in self._by_reason(self._untold).items():
-            _log.warning("%s cannot take part: %s", nodes, reason)
-        self._untold.clear()
-
-    def _by_reason(self, nodes: Iterable[int]) -> dict[str, str]:
-        """Return nodes that cannot take part in words, by the reason."""
         alike: dict[str, list[int]] = {}
-        for node in nodes:
+        for node in self._untold:
             alike.setdefault(explained(self._nodes[node].wrong), []).append(node)
-        return {reason: _nodes_in_words(those) for reason, those in alike.items()}
+        for reason, those in alike.items():
+            _log.warning("%s cannot take part: %s", _nodes_in_words(those), reason)
+        self._untold.clear()
 
     def _key(self, node: int) -> bytes:
         """Return a node's public key; empty if nodes are not authenticated."""
@@ -383,8 +379,9 @@ class Nodes:
 
     def _reasons(self) -> str:
         """Return why nodes that are online cannot take part."""
-        refused = self._by_reason(n for n, about in self._nodes.items() if about.wrong)
-        wrong = [f"{nodes}: {reason}" for reason, nodes in refused.items()]
+        wrong = [
+            f"node {n}: {explained(about.wrong)}" for n, about in self._nodes.items() if about.wrong
+        ]
         more = [f"and {len(wrong) - 3} more"] if len(wrong) > 3 else []
         return "".join(f"; {reason}" for reason in wrong[:3] + more)
 
