@@ -347,8 +347,8 @@ def _checked(
         raise RefusedError("refused: it has no examples, so it does not count")
     if not usable(examples) or not 1 / MOST_EXAMPLES <= examples <= MOST_EXAMPLES:
         raise RefusedError(
-            f"refused: its num-examples is {incoming.shown(examples)}, expected a number above 0 and at "
-            f"most {MOST_EXAMPLES:g}"
+            f"refused: its num-examples is {incoming.shown(examples)}, expected a number above 0 "
+            f"and at most {MOST_EXAMPLES:g}"
         )
     numbers, others = dict[str, float](), dict[str, str]()
     for name, value in flat_metrics(metrics).items():

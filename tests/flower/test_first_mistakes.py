@@ -1,4 +1,4 @@
-"""What somebody who comes from Flower gets wrong first: each is said, with the word that was meant."""
+"""What somebody who comes from Flower gets wrong first: each is said, with what was meant."""
 
 from __future__ import annotations
 
@@ -172,8 +172,19 @@ def test_a_misspelled_number_of_rounds_is_named(key, log):
 
 
 def test_keys_of_an_app_s_own_are_left_alone(log):
-    own = "num-classes local-epochs learning-rate batch-size final-model fraction-evaluate".split()
-    own += "experiment algorithm arguments l1 penalty data rounds server-lr".split()
+    own = ["num-classes", "local-epochs", "learning-rate", "batch-size"]
+    own += [
+        "final-model",
+        "fraction-evaluate",
+        "experiment",
+        "algorithm",
+        "arguments",
+        "l1",
+        "penalty",
+        "data",
+        "rounds",
+        "server-lr",
+    ]
     assert keys_told(dict.fromkeys(own, 1), log) == []
 
 
