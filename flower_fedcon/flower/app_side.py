@@ -340,14 +340,14 @@ def _checked(
 
     Raises
     ------
-    RefusedError
+    ConfigError, RefusedError
         If the number of examples is not valid.
     """
     if examples == 0:
         raise RefusedError("refused: it has no examples, so it does not count")
     if not usable(examples) or not 1 / MOST_EXAMPLES <= examples <= MOST_EXAMPLES:
-        raise RefusedError(
-            f"refused: its num-examples is {incoming.shown(examples)}, expected a number above 0 "
+        raise ConfigError(
+            f"its num-examples is {incoming.shown(examples)}, expected a number above 0 "
             f"and at most {MOST_EXAMPLES:g}"
         )
     numbers, others = dict[str, float](), dict[str, str]()
