@@ -82,7 +82,7 @@ class StorageError(FedConError):
 
 
 class RefusedError(FedConError):
-    """A request that a node's own policy does not allow."""
+    """A request that a node's own policy does not allow, or a reply that a server does not."""
 
 
 class StateLostError(FedConError):

@@ -19,7 +19,7 @@ from flower_fedcon.core.evaluation import (
     usable,
 )
 from flower_fedcon.core.protocol import MOST_EXAMPLES, UNIFORM
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, RefusedError
 from flower_fedcon.flower import incoming, messages
 from flower_fedcon.flower.codec import ERROR, Config
 from flower_fedcon.flower.forms import (
@@ -108,7 +108,7 @@ class AppSide:
 
         Raises
         ------
-        ConfigError
+        RefusedError
             If they do not fit the model, or are not numbers.
         """
         if not self._loops[client] or parts.config.get(ERROR) or parts.config.get("lost"):
@@ -116,7 +116,9 @@ class AppSide:
         tensors, config, beside = detach(parts.tensors, parts.config)
         expected = self._server.buffers
         if len(beside.buffers) != len(expected):
-            raise ConfigError(f"it holds {len(beside.buffers)} buffers, the model {len(expected)}")
+            raise RefusedError(
+                f"refused: it holds {len(beside.buffers)} buffers, the model {len(expected)}"
+            )
         buffers, wrong = list[Array](), list[str]()
         for name, tensor, like in zip(self.form.buffers, beside.buffers, expected, strict=True):
             fits = len(tensor) <= array_bytes(like.shape, like.dtype)
@@ -127,7 +129,9 @@ class AppSide:
                 wrong.append(f"{name!r} holds non-finite values")
             buffers.append(array)
         if wrong:
-            raise ConfigError(f"its buffers: {'; '.join(wrong)}: build the same model on both")
+            raise RefusedError(
+                f"refused: its buffers: {'; '.join(wrong)}: build the same model on both"
+            )
         examples, metrics = self._usable(
             self._train_names, client, lambda: (beside.metrics, parts.examples)
         )
@@ -336,15 +340,15 @@ def _checked(
 
     Raises
     ------
-    ConfigError
+    ConfigError, RefusedError
         If the number of examples is not valid.
     """
     if examples == 0:
-        raise ConfigError("it has no examples, so it does not count")
+        raise RefusedError("refused: it has no examples, so it does not count")
     if not usable(examples) or not 1 / MOST_EXAMPLES <= examples <= MOST_EXAMPLES:
         raise ConfigError(
-            f"its num-examples is {incoming.shown(examples)}, expected a number above 0 and at "
-            f"most {MOST_EXAMPLES:g}"
+            f"its num-examples is {incoming.shown(examples)}, expected a number above 0 "
+            f"and at most {MOST_EXAMPLES:g}"
         )
     numbers, others = dict[str, float](), dict[str, str]()
     for name, value in flat_metrics(metrics).items():

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import re
 import sys
+from pathlib import Path
 from typing import Any
 
 from flower_fedcon.errors import FedConError
@@ -20,6 +21,8 @@ _OWN = r"flower_fedcon(?:\.\w+)+Error"
 _QUOTED = re.compile(rf"<class '{_OWN}'>:<'(.+)'>", re.DOTALL)  # Flower's reason for a failure
 _RAISED = re.compile(rf"^{_OWN}: (.+)$", re.MULTILINE)  # in the text of a traceback
 _REMOTE = "ClientAppException"  # by which the simulation carries an error from another process
+_CAUSE = "\n\nThe above exception was the direct cause of the following exception:"
+_LINE = re.compile(r'^ +File "(.+)", line (\d+), in (\S+)$', re.MULTILINE)
 _CRASH = "Exit Code: "  # how Flower's last words begin
 
 
@@ -84,3 +87,18 @@ def sentence_in(text: str) -> str:
     if (whole := _QUOTED.fullmatch(text)) is not None:
         return whole[1]
     return next(reversed(_RAISED.findall(text)), "")
+
+
+def remote_cause_in(text: str) -> str:
+    """Return the error of an app, and its line, in the traceback that the simulation sends; or "".
+
+    >>> remote_cause_in("<class 'ValueError'>:<'no such file'>")
+    ''
+    """
+    trace, cause, _ = text.partition(_CAUSE)
+    if _REMOTE not in text or not cause:
+        return ""
+    error = trace.rpartition("\n")[2]
+    own = [found for found in _LINE.findall(trace) if "site-packages" not in found[0]]
+    places = [f" ({Path(file).name}:{line} in {function})" for file, line, function in own[-1:]]
+    return "".join([error, *places])

@@ -248,7 +248,7 @@ class GridRun:
         if self._app is not None:
             for kind, given in (("train", self._train_config), ("evaluate", self._evaluate_config)):
                 _log.info("\t├── ConfigRecord (%s): %s", kind, given or "(empty!)")
-        self._strategy.summary()
+        self._strategy.summary(self._weighting)
         bound, coming = self._server.strategy, self._server.round + 1
         named = [*bound.queries, *bound.expects(self._server.state)]
         what = in_kinds(bound, named)

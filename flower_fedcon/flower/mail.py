@@ -260,6 +260,7 @@ class Post:
         """
         waiting, arrivals = self.send(messages)
         now, (first, longest) = time.monotonic(), how.poll or POLL
+        why = ""
         began, deadline, look, delay = now, now + how.timeout, now + _WATCH, first
         while waiting:
             arrived = self.collect(waiting)
@@ -269,7 +270,9 @@ class Post:
                 delay = first
             good = sum(not arrival.failed for arrival in arrivals)
             if how.grace is not None and good >= how.enough:
-                deadline, how = min(deadline, now + how.grace), replace(how, grace=None)
+                if now + how.grace < deadline:
+                    deadline, why = now + how.grace, f": grace={how.grace:g} after {good} replies"
+                how = replace(how, grace=None)
             if not waiting or now >= deadline:
                 break
             if now > look:
@@ -281,7 +284,7 @@ class Post:
                 continue
             time.sleep(delay)
             delay = min(2 * delay, longest)
-        late = Fault(f"no reply in {now - began:.3g} s", silent=True)
+        late = Fault(f"no reply in {now - began:.3g} s{why}", silent=True)
         return arrivals + [Arrival(node, late) for node in waiting.values()]
 
 

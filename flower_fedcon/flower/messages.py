@@ -17,7 +17,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.flower.codec import Config
-from flower_fedcon.flower.endings import sentence_in
+from flower_fedcon.flower.endings import remote_cause_in, sentence_in
 from flower_fedcon.flower.incoming import Parts
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import load_array, save_array
@@ -199,6 +199,8 @@ def _failure(reason: str | None) -> str:
     """
     if sentence := sentence_in(str(reason)):
         return sentence
+    if cause := remote_cause_in(str(reason)):
+        return f"the client failed: {cause}"
     where = "; look for 'Traceback' in the node's own log, which names the line"
     return f"the client failed: {reason}{where if str(reason).startswith('<class ') else ''}"
 

@@ -7,7 +7,7 @@ import math
 import secrets
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from hmac import compare_digest
@@ -107,6 +107,7 @@ class Nodes:
         self._members: frozenset[str] | None = None
         self._layout: Layout | None = None
         self._hopeless_since = math.inf
+        self._untold: list[int] = []  # refused nodes that the log does not name yet
         self.infos: dict[str, ClientInfo] = {}
         self.refused = 0
 
@@ -130,6 +131,7 @@ class Nodes:
             elif now > about.replaced + _GIVEN_UP:
                 other = self._holders[about.name]
                 self._refuse(node, about, f"client {about.name} is also on node {other}")
+        self._tell_refused()
         return {name: node for name, node in self._holders.items() if node in ids}
 
     def _ask(self) -> None:
@@ -225,7 +227,16 @@ class Nodes:
         if reason != about.wrong:
             about.wrong = reason
             self.refused += 1
-            _log.warning("node %s cannot take part: %s", node, explained(reason))
+            self._untold.append(node)
+
+    def _tell_refused(self) -> None:
+        """Log the nodes that were refused since the last time, in one line for each reason."""
+        alike: dict[str, list[int]] = {}
+        for node in self._untold:
+            alike.setdefault(explained(self._nodes[node].wrong), []).append(node)
+        for reason, those in alike.items():
+            _log.warning("%s cannot take part: %s", _nodes_in_words(those), reason)
+        self._untold.clear()
 
     def _key(self, node: int) -> bytes:
         """Return a node's public key; empty if nodes are not authenticated."""
@@ -290,11 +301,14 @@ class Nodes:
                     missing = f"{len(online)} of {wanted} clients have answered; missing: "
                     missing += self._absent(online, wanted)
                 else:  # no node has stated the number yet
-                    missing = f"no client has answered yet{self._reasons()}"
+                    missing = "no client has answered yet"
+                    missing += self._reasons() if repeated else ""  # told when they were refused
                 if repeated:
                     missing += f". {_patience(least, now - began, timeout)}"
                 _log.info("%s", missing)
             time.sleep(mail.POLL[1])
+        if not known:
+            self._tell_numbers(least, len(online))
         if later := known.keys() - online.keys():
             _log.info(
                 "going on with %d of %d clients; client %s will take part once it has answered",
@@ -334,6 +348,27 @@ class Nodes:
         said.pop(None, None)
         return max(said, key=lambda n: (said[n], n), default=0) or 0
 
+    def _tell_numbers(self, least: int | None, there: int) -> None:
+        """Warn of numbers of clients that do not fit those that are there when a run starts."""
+        said: dict[int, list[int]] = {}
+        for node in sorted(self._holders.values()):
+            about = self._nodes.get(node)
+            if about is not None and about.says is not None and about.says.partitions is not None:
+                said.setdefault(about.says.partitions, []).append(node)
+        if len(said) > 1 or (said and max(said) < there):
+            words = "; ".join(f"{n} on {_nodes_in_words(those)}" for n, those in said.items())
+            _log.warning(
+                "the run has %s, and the nodes state num-partitions = %s: correct it in their "
+                "configuration, if their data are divided by it",
+                number_of(there, "client"), words,
+            )  # fmt: skip
+        if least is not None and least > there:
+            _log.warning(
+                "min_clients_to_start is %d, and the nodes state %d clients, which is all that "
+                "the run waits for: lower it, or give num_clients",
+                least, there,
+            )  # fmt: skip
+
     def _absent(self, online: Iterable[str], wanted: int) -> str:
         """Return which clients are missing, by name if names are partition numbers."""
         there = set(online)
@@ -349,6 +384,15 @@ class Nodes:
         ]
         more = [f"and {len(wrong) - 3} more"] if len(wrong) > 3 else []
         return "".join(f"; {reason}" for reason in wrong[:3] + more)
+
+
+def _nodes_in_words(nodes: Sequence[int]) -> str:
+    """Return nodes in words.
+
+    >>> _nodes_in_words([7]), _nodes_in_words([7, 8])
+    ('node 7', 'nodes 7, 8')
+    """
+    return f"node{'s' if len(nodes) > 1 else ''} {first_few([*map(str, nodes)], _SHOWN)}"
 
 
 def _patience(least: int | None, waited: float, timeout: float) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import re
 
 from flwr.serverapp.strategy import Strategy
 
 from flower_fedcon.card import first_sentence, one_line
 from flower_fedcon.core.buffered import unit_of
 from flower_fedcon.core.method import Method, State
+from flower_fedcon.core.protocol import UNIFORM
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.flower.refusals import check_callers
 
@@ -18,7 +20,7 @@ _log = logging.getLogger("flwr")
 class SummarisedMethod(Method[State], Strategy):
     """A method that is also a strategy of Flower; `FlowerStrategy` adds how it is started."""
 
-    def summary(self) -> None:
+    def summary(self, weighting: str = UNIFORM) -> None:
         """Log the configuration as a tree, like Flower's strategies: clients, then arguments."""
         check_callers()  # a wrapper asks for this before round 1
         given = {name: value for name, value in self.arguments().items() if value is not None}
@@ -34,6 +36,9 @@ class SummarisedMethod(Method[State], Strategy):
             card = self.card()
         except ConfigError:  # your own algorithm need not have one
             return
-        _log.info("\t├──> Problem: %s", one_line(card.problem))
+        problem = one_line(card.problem)
+        if weighting != UNIFORM:
+            problem = re.sub(r"\(1/N\) sum_(\w)", r"sum_\1 (n_\1/n)", problem, count=1)
+        _log.info("\t├──> Problem: %s", problem)
         unit = unit_of(self.participation)
         _log.info("\t└──> Each %s: %s", unit, first_sentence(card.wire))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,6 +24,7 @@ from flower_fedcon.wire.whole_files import atomic, check_file, read_bytes, stora
 if TYPE_CHECKING:
     import pandas as pd
 
+_log = logging.getLogger("flwr")
 Callback: TypeAlias = Callable[[Record], Any]
 """A function of the record of a round; a true return value stops the run after it."""
 
@@ -343,20 +345,47 @@ class EarlyStopping:
         at_least: bool = False,
     ) -> None:
         self.tolerance, self.at_least = nonnegative("tolerance", tolerance), at_least
-        self.column, self.unsafe, self._seen = column, unsafe, False
+        self.column, self.unsafe = column, unsafe
+        self._seen, self._missed = False, ""
 
     def __call__(self, record: Record) -> bool:
         """Return whether to stop; False if an evaluation in the record has failed."""
         value = self.value(record)
-        if value is None and (self._seen or "objective" not in record):
-            return False
         if value is None:
-            raise ConfigError(
-                f"early stopping watches {self.column!r}, which is not recorded: "
-                f"{why_not_recorded(self.column, record)}"
-            )
+            if not self._seen and "unheard" not in record:
+                self._miss(record)
+            return False
         self._seen = True
         return self.reached(value)
+
+    def _miss(self, record: Record) -> None:
+        """Refuse a column that is not recorded; or warn, if another record may have it.
+
+        Which metrics the clients of an app reply is known once they have: some may reply others.
+        """
+        whole = {c: v for c, v in record.items() if "/" not in c or "/" in self.column}
+        why = why_not_recorded(self.column, whole)
+        if "objective" in record:
+            raise ConfigError(
+                f"early stopping watches {self.column!r}, which is not recorded: {why}"
+            )
+        if not self._missed:
+            where = f"{row_name([record])} {record['round']}"
+            _log.warning(
+                "early stopping watches %r, which %s has not recorded: %s",
+                self.column,
+                where,
+                why,
+            )
+        self._missed = (
+            f"early stopping watched {self.column!r}, which was never recorded, so it could not "
+            f"end the run: {why}"
+        )
+
+    @property
+    def doubt(self) -> str:
+        """Why it cannot have stopped a run: its column was in no record; "" if it could."""
+        return "" if self._seen else self._missed
 
     @property
     def level(self) -> str:

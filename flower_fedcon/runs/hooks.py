@@ -197,6 +197,11 @@ class Callbacks(RunHook):
             _log.info("stopped at %s %d: %s", row_name([row]), row["round"], reasons)
         return bool(ends)
 
+    def doubts(self, run: Playing) -> Iterable[str]:
+        """Say which callbacks never saw the column that they watch."""
+        watching = (one for one in run.plan.callbacks if isinstance(one, EarlyStopping))
+        return [one.doubt for one in watching if one.doubt]
+
 
 def _why(callback: Callback, record: Record) -> str:
     """Return why a callback ends a run with a record."""

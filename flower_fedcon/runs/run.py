@@ -258,8 +258,9 @@ class Run:
         self.hooks.pause(self, now=now or bool(self._interrupted))
         if self._interrupted:
             unit = unit_of(self.server.strategy.participation)
+            goes_on = "" if self.plan.run_dir is None else ": resume=True goes on from here"
             raise KeyboardInterrupt(
-                f"signal {self._interrupted[0]} after {unit} {self.server.round}"
+                f"signal {self._interrupted[0]} after {unit} {self.server.round}{goes_on}"
             )
 
     def _conclude(self, *, whole: bool) -> None:

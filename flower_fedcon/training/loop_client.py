@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from flower_fedcon.clients.families.declared import LocalPassClient
 from flower_fedcon.core.protocol import ClientInfo
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, RefusedError
 from flower_fedcon.registry import client_class, names
 from flower_fedcon.training.local_round import LocalTraining
 from flower_fedcon.validation import Array
@@ -62,6 +62,8 @@ class OwnLoop(LocalPassClient[State], Generic[State]):
         ------
         ConfigError
             For an error of the loop, with its line: another attempt would not help.
+        RefusedError
+            If it has used no examples.
         """
         assert self._run is not None  # noqa: S101  (set before any step)
         training = self._training(self, state, down, self._run.layout)
@@ -76,7 +78,9 @@ class OwnLoop(LocalPassClient[State], Generic[State]):
         except ConfigError as error:
             place = own_places(error) or self._place
             raise ConfigError(f"{error} ({place})" if place else str(error)) from error
-        raise ConfigError(f"{training.name}: this client has no examples, so it does not count")
+        raise RefusedError(
+            f"refused: {training.name}: this client has no examples, so it does not count"
+        )
 
 
 class _NoObjective:

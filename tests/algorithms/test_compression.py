@@ -196,6 +196,15 @@ def test_the_page_s_blocks(capsys):
     )
 
 
+def test_the_page_names_the_methods_that_take_it():
+    text = (Path(__file__).parents[2] / "docs" / "compression.md").read_text()
+    table = text.partition("| methods | what")[2].partition("\n\n")[0]
+    rows = [row.split("|")[1] for row in table.splitlines() if row.startswith("| ")]
+    named = [name.strip() for row in rows for name in row.split(",")]
+    assert sorted(named) == sorted(strategy_class(name).__name__ for name in TAKING)
+    assert f"{('Nine', 'Ten', 'Eleven', 'Twelve')[len(named) - 9]} methods take" in text
+
+
 def test_a_mirrorless_form_compresses_too():
     for more in ({"mirror": False}, {"option": "I"}):
         exact = Scaffold(client_lr=1 / 200, local_steps=3, **more, compression=RULES[0])

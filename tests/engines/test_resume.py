@@ -225,6 +225,7 @@ def test_killed_and_terminated_processes(tmp_path):
     _, error = ended.communicate(timeout=30)
     assert ended.returncode != 0
     assert "KeyboardInterrupt: signal 15 after round" in error
+    assert "resume=True goes on from here" in error
     done = History.read_rows(tmp_path / "history.csv")
     # what SIGTERM leaves is complete: the checkpoint is that of the last row
     reached = int(done[-1]["round"])

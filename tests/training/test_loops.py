@@ -218,6 +218,12 @@ def test_a_loop_that_leaves_the_method_out_is_refused(strategy, loop, said):
         by_loops(strategy, q6_for(strategy), 1, loop)
 
 
+@pytest.mark.parametrize("strategy", [FedAvg(**STEPS), AREA(PSI, **STEPS), MIFA(), FedVARP()])
+def test_a_fit_without_steps_that_can_be_corrected_suits_some(strategy):
+    """As docs/training_loops.md says: they add nothing to a gradient."""
+    assert by_loops(strategy, q6_for(strategy), 1, untouched).x is not None
+
+
 def test_other_algorithms_say_which_can():
     for name in names():
         strategy = client_class(name)
