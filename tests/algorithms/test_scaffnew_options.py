@@ -306,7 +306,7 @@ def test_compressed_uploads_of_clients_that_stop():
     for _ in range(400):
         run.play()
         down = run.server.strategy.broadcast(run.state)
-        acting = [client._acting for client in run.clients]
+        acting = [client._compressing for client in run.clients]
         states = [a.on_acknowledged(latest(run, j), down) for j, a in enumerate(acting)]
         assert np.abs(np.sum([one.state.h for one in states], axis=0)).max() < 1e-12
     assert distance(run.x, problem) < 1e-9

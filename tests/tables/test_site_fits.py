@@ -57,7 +57,7 @@ def test_a_node_counts_the_parameters_of_its_own_model(name, size):
     node = client_class("fednewton")(
         made("squared", A, y), policy=Policy(phases="statistics,alone")
     )
-    node._incarnation, node._acting = 0, node
+    node._incarnation = 0
     down = {"x": np.zeros(size), f"asks.{name}": 1.0, "method": 0.0, "at": np.zeros((1, 9)),
             "entries": np.zeros(1)}  # fmt: skip
     none = np.zeros(1, dtype=np.int64)
