@@ -37,8 +37,8 @@ def runs_below(folders: Sequence[Path]) -> list[Path]:
     return found
 
 
-def paper_estimates(folders: Sequence[Path]) -> tuple[list[str], list[list[str]], list[str]]:
-    """Return the head, the lines and the notes of a table with two columns for each run.
+def paper_estimates(folders: Sequence[Path]) -> tuple[list[str], list[list[str]]]:
+    """Return the head and the lines of a table with two columns for each run.
 
     Raises
     ------
@@ -47,20 +47,19 @@ def paper_estimates(folders: Sequence[Path]) -> tuple[list[str], list[list[str]]
     """
     runs = runs_below(folders)
     several = len(runs) > 1
-    head, each, notes = [""], [], []
+    head, each = [""], []
     for run in runs:
-        what, lines, note = _of_run(run)
+        what, lines = _of_run(run)
         head += [f"{run.name}: {what}" if several else what, "p"]
         each.append(lines)
-        notes += [f"{run.name}: {note}" if several else note]
     names = list(dict.fromkeys(name for lines in each for name in lines))
     rows = [[name, *(cell for lines in each for cell in lines.get(name, ("", "")))]
             for name in names]  # fmt: skip
-    return head, rows, notes
+    return head, rows
 
 
-def _of_run(run: Path) -> tuple[str, Lines, str]:
-    """Return what a run's estimates are, its lines, and a note."""
+def _of_run(run: Path) -> tuple[str, Lines]:
+    """Return what a run's estimates are, and its lines."""
     model = load_model(run)
     several = (run / AGAINST_FIRST).is_file()
     file = run / (AGAINST_FIRST if several else COEFFICIENTS)
@@ -75,19 +74,16 @@ def _of_run(run: Path) -> tuple[str, Lines, str]:
     ratio = next((name[:-6] for name in names if name.endswith("_ratio_lower")), "")
     lines: Lines = {}
     for row in rows:
-        prefix, middle = (f"{ratio}_", ratio) if ratio and row[ratio] else ("", value)
+        plain = not (ratio and row[ratio])
+        prefix, middle = ("", value) if plain else (f"{ratio}_", ratio)
         ends = [row[f"{prefix}{end}"] for end in ("lower", "upper")]
         shown = _digits(row[middle])
         if all(ends):
             shown += f" ({_digits(ends[0])}, {_digits(ends[1])})"
-        lines[model.schema.in_words(row["column"])] = (
-            shown,
-            p_in_words(float(row["p_value"] or "nan")),
-        )
+        name = model.schema.in_words(row["column"]) + ", coefficient" * bool(ratio and plain)
+        lines[name] = shown, p_in_words(float(row["p_value"] or "nan"))
     what = f"{ratio.replace('_', ' ') or 'coefficient'} (95 % interval)"
-    plain = [row["column"] for row in rows if ratio and not row[ratio]]
-    note = f"coefficients, not ratios: {', '.join(plain)}" if plain else ""
-    return what, lines, note
+    return what, lines
 
 
 def _digits(text: str) -> str:

@@ -62,7 +62,7 @@ def test_estimates_of_one_run_and_of_several(files, run_command):
     assert head == ["", "odds ratio (95 % interval)", "p"]
     known = coefficients(crude)
     assert [row[0] for row in rows] == [
-        "Age (years)", "Sex: female & other", "arm=usual", "(intercept)",
+        "Age (years)", "Sex: female & other", "arm=usual", "(intercept), coefficient",
     ]  # fmt: skip
     own = known.loc["age"]
     ends = (own[f"odds_ratio{end}"] for end in ("", "_lower", "_upper"))
@@ -74,7 +74,7 @@ def test_estimates_of_one_run_and_of_several(files, run_command):
     assert "Sex: female \\& other & " in Path("t.tex").read_text()
     assert "\\textless{}0.001" in Path("t.tex").read_text()
     assert "| Sex: female & other | " in Path("t.md").read_text()
-    assert "coefficients, not ratios: (intercept)" in out
+    assert "(intercept), coefficient" in out
     assert run_command("estimates", str(files / "runs"), "-o", "both.csv")[0] == 0
     head, *rows = lines_of("both.csv")
     assert head[1::2] == [f"{name}: odds ratio (95 % interval)" for name in ("adjusted", "crude")]

@@ -37,7 +37,7 @@ def estimates(
     from flower_fedcon.tables.paper_estimates import paper_estimates
 
     check_suffixes(output or ())
-    _show(*paper_estimates(run_dirs), output)
+    _show(*paper_estimates(run_dirs), [], output)
 
 
 def describe(

@@ -83,7 +83,7 @@ def test_nodes_find_the_models_of_this_process(
         run_dir=tmp_path / "there", node={"state-dir": str(tmp_path / "state")},
     )  # fmt: skip
     assert there.x.tobytes() == here.x.tobytes()
-    assert there.report.errors == here.report.errors
+    assert repr(there.report.errors) == repr(here.report.errors)  # NaN where nothing is tested
     assert ("knots of rcs(a, 4): " in there.report.text) == (rows is waves)
     same_files(tmp_path / "here", tmp_path / "there", *names)
 
