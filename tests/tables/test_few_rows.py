@@ -134,7 +134,7 @@ def test_clusters_and_groups_of_one_heavy_row_are_refused(light):
     f = weighted(codes, w)
     with pytest.raises(RefusedError, match="of 2 clusters here the smallest has fewer than 20"):
         estimates(f, {"x": np.zeros(3), "method": KINDS["cluster"]}, LEAST)
-    with pytest.raises(RefusedError, match="of one size have fewer than 20 rows"):
+    with pytest.raises(RefusedError, match=r"fewer than 20 rows here .* of one size"):
         variance_ratio(f, {"x": np.zeros(3), "ratio": 1.0}, LEAST)
 
 

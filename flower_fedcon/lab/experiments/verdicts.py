@@ -121,7 +121,7 @@ def judge(claim: Table, runs: Runs, seeds: Sequence[int], experiment: str, sweep
 def told(
     claim: Table, experiment: str, measured: str, end: str, values: Iterable[float], note: str = ""
 ) -> Verdict:
-    """Return the verdict on a measured claim, with what its file says of it."""
+    """Return the verdict on a measured claim, with what its file adds."""
     explained = claim["explained"] if end in ("explained", "not explained") else {}
     if explained:
         fault = explained["fault"]

@@ -130,8 +130,8 @@ def test_nodes_have_a_say_in_random_intercepts(folder, tmp_path):
     p, rows = len(COLUMNS) + 1, min(len(pd.read_csv(file)) for file in files)
     for policy, why in (
         (Policy(max_parameters=(p + 0.5) / rows, min_cell=1), f"there are {p + 1} and {rows} rows"),
-        (Policy(min_cell=30), "have fewer than 30 rows here (policy.min-rows and min-cell)"),
-        (Policy(min_rows=30, min_cell=1), "have fewer than 30 rows here"),
+        (Policy(min_cell=30), "fewer than 30 rows here (policy.min-rows and min-cell) are in the "),
+        (Policy(min_rows=30, min_cell=1), "fewer than 30 rows here"),
         (Policy(phases="train,prepare,evaluate"), "phases = train, prepare, evaluate, not stat"),
     ):
         report = there(policy)
