@@ -107,13 +107,15 @@ class StackedEngine(InProcess):
     """All clients in arrays, in this process."""
 
     answers_waves_together = True
+    _apart = True  # whether clients with large models keep their data where they are
 
     def open(self, run: RunInfo) -> None:
         """Stack the objectives, and make one client object for all."""
         objectives, shape = self._problem.objectives, run.layout.shape
         self.check_batches(run)
         pad = run.rows_each is None
-        self._groups = [_Group(*group) for group in stacks(objectives, pad=pad)]
+        found = stacks(objectives, pad=pad, apart=self._apart)
+        self._groups = [_Group(*group) for group in found]
         self._run, self._everyone = run, np.arange(n := len(objectives))
         self._group_of, self._place = np.zeros(n, np.intp), np.arange(n)
         for number, group in enumerate(self._groups):

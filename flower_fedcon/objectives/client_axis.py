@@ -75,8 +75,10 @@ def together(arrays: Sequence[Array] | Array) -> Array:
     if isinstance(arrays, np.ndarray):
         return arrays.view()
     first = arrays[0]
-    starts = [array.ctypes.data for array in arrays] if first.base is not None else []
     large = len(arrays) * first.nbytes > _SMALL
+    if large and len(arrays) == 1:
+        return first[None]  # type: ignore[no-any-return]
+    starts = [array.ctypes.data for array in arrays] if first.base is not None else []
     if (
         starts
         and (large or starts[0] % _LINE == 0)

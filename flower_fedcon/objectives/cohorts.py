@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 from types import FunctionType
 from typing import Any
@@ -12,6 +13,7 @@ from flower_fedcon.objectives.base import Scaled
 from flower_fedcon.objectives.client_axis import Stack, Stackable, Which
 from flower_fedcon.objectives.many import ManyClients
 from flower_fedcon.objectives.noisy import Noisy
+from flower_fedcon.objectives.rows import LinearModel
 from flower_fedcon.objectives.stacked_objective import StackedObjective
 from flower_fedcon.validation import Array
 
@@ -79,12 +81,27 @@ def why_not_one_stack(objectives: Sequence[Any]) -> str | None:
     return reason
 
 
-def stacks(objectives: Sequence[Any], *, pad: bool = False) -> list[tuple[Stack, Array]]:
-    """Return all objectives in stacks, each with the places of its members; see `alike`."""
+def stacks(
+    objectives: Sequence[Any], *, pad: bool = False, apart: bool = False
+) -> list[tuple[Stack, Array]]:
+    """Return all objectives in stacks, each with the places of its members; see `alike`.
+
+    With `apart`, a client whose pass serves it alone, since its model fills the cache, has a stack
+    of its own, which holds no copy of its data.
+    """
     if isinstance(objectives, ManyClients):
         return [(stack(objectives), np.arange(len(objectives)))]
-    groups = alike(objectives, pad=pad).values()
+    groups = [*alike(objectives, pad=pad).values()]
+    if apart:
+        groups = [part for places in groups for part in _passes(objectives, places)]
     return [(stack([objectives[c] for c in places]), np.array(places)) for places in groups]
+
+
+def _passes(objectives: Sequence[Any], places: list[int]) -> list[list[int]]:
+    """Return each place alone if models are so large; else all of them together."""
+    core, _ = unscaled(objectives[places[0]])
+    alone = isinstance(core, LinearModel) and 2 * math.prod(core.shape) > Stack.models_at_once
+    return [[place] for place in places] if alone else [places]
 
 
 def alike(objectives: Sequence[Any], *, pad: bool = False) -> dict[Hashable | None, list[int]]:

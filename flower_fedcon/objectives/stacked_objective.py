@@ -207,7 +207,8 @@ class StackedObjective(Stack):
             return self._in_shape(self._walk(walker, steps, None, which, rows)[0])
         part = self.objective.part(which)
         ridge = part.l2.reshape(-1, 1) if is_array(part.l2) else part.l2
-        products = self.products[which]
+        # Traced: of the cohort's rows alone, since a compiled round would make all clients'.
+        products = self.products[which] if known(which) else row_products(part.rows)
         return self._in_shape(steps_on_scores(steps, part.rows, products, ridge, part.row_weights))
 
     def variate_steps(

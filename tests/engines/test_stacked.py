@@ -28,7 +28,7 @@ from flower_fedcon.objectives import (
     SoftmaxRegression,
 )
 from flower_fedcon.objectives.client_axis import Stack, together
-from flower_fedcon.objectives.cohorts import alike, key, stack
+from flower_fedcon.objectives.cohorts import alike, key, stack, stacks
 from flower_fedcon.problems import chr12a
 from flower_fedcon.registry import algorithms, client_class
 from flower_fedcon.regularizers import L1, GroupLasso, L2Norm
@@ -425,3 +425,22 @@ def test_random_runs(method, engine, numbers):
         scale = float(np.abs(local).max()) or 1.0  # a strong psi holds the model at zero
         found = float(np.abs(other - local).max()) / scale
         assert found <= allowed, f"{engine}: {found:.1e} of {run.words}"
+
+
+def test_clients_with_large_models_keep_their_data_where_they_are():
+    """A pass serves each alone, so that one array of all would only double the memory."""
+    rng = np.random.default_rng(0)
+    rows = [rng.standard_normal((16, 150_000)) for _ in range(2)]
+    for A in rows:
+        A.flags.writeable = False
+    clients = [LeastSquares(A, np.ones(16)) for A in rows]
+    apart = stacks(clients, apart=True)
+    assert [places.tolist() for _, places in apart] == [[0], [1]]
+    for (part, _), A in zip(apart, rows, strict=True):
+        assert np.shares_memory(part.objective.rows, A)
+    problem = FederatedProblem(clients)
+    found = [
+        simulate(FedAvg(client_lr=1e-6, local_steps=2), problem, 2, engine=engine).x
+        for engine in ("local", "stacked")
+    ]
+    np.testing.assert_allclose(found[1], found[0], rtol=0, atol=1e-12)

@@ -66,6 +66,8 @@ class _Block(NamedTuple):
 class JaxEngine(StackedEngine):
     """All clients in arrays, and the rounds between two records compiled by JAX."""
 
+    _apart = False  # each stack is traced separately
+
     def open(self, run: RunInfo) -> None:
         """Stack the objectives, and make the client objects."""
         super().open(run)
@@ -213,7 +215,9 @@ class JaxEngine(StackedEngine):
 
         data = {name: jax.numpy.asarray(value) for name, value in tracer.data.items()}
         varies = numbers_that_change(probe, entries)
-        data = {name: jax.numpy.asarray(value) for name, value in tracer.data.items()}
+        for name, value in tracer.data.items():  # what a local solver has asked for
+            if name not in data:
+                data[name] = jax.numpy.asarray(value)
         fixed = [x for v, x in zip(varies, entries, strict=True) if not v]
         batches = (self._given.asked, self._given.size)
         drawn = (size if server.setup.sampled else 0) + size * batches[0] * batches[1]
