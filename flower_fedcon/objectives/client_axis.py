@@ -77,7 +77,7 @@ def together(arrays: Sequence[Array] | Array) -> Array:
     first = arrays[0]
     large = len(arrays) * first.nbytes > _SMALL
     if large and len(arrays) == 1:
-        return first[None]  # type: ignore[no-any-return]
+        return first[None]
     starts = [array.ctypes.data for array in arrays] if first.base is not None else []
     if (
         starts
