@@ -181,12 +181,16 @@ def test_a_killed_server_resumes_and_nodes_find_the_local_iterates(deployed):
 
 
 def test_flwr_stop_ends_the_server_app_which_says_how_to_go_on(deployed):
-    """In its audit log: a SuperLink that refuses its token takes no line of its log either."""
+    """In its audit log: a SuperLink that refuses its token takes no line of its log either.
+
+    Flower's heartbeat may hear of it first: it then interrupts the server app.
+    """
     assert deployed.ended
     lines = (deployed.root / "fedfw" / "run" / "audit.jsonl").read_text().splitlines()
     (told,) = [line["error"] for line in map(json.loads, lines) if line.get("error")]
-    assert "accepts no further requests of this run: it was stopped (`flwr stop`)" in told
-    assert "with resume=true" in told
+    stopped = "accepts no further requests of this run: it was stopped (`flwr stop`)" in told
+    assert stopped or told.startswith("signal 2 after round ")
+    assert "resume=true" in told.lower()
 
 
 def test_a_training_loop_with_state_finds_the_model_of_this_process(deployed, identity, tmp_path):
