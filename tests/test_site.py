@@ -23,6 +23,7 @@ from flower_fedcon.strategies import FedDualAvg, FedPD
 sys.path.append(str(ROOT / "docs" / "_ext"))
 import interface
 
+FIGURES = ROOT / "sims" / "figures"
 API = sorted((ROOT / "docs" / "api").glob("*.rst"))
 NEIGHBOURS = ("CHANGELOG.md", "CONTRIBUTING.md", "README.md", "examples",
               "flower_fedcon", "sims", "tests")  # fmt: skip
@@ -149,6 +150,20 @@ def typeset(monkeypatch):
 )
 def test_formulas_become_latex(typeset, text, expected):
     assert re.sub(r"\s+", "", typeset.latex(text)) == re.sub(r"\s+", "", expected)
+
+
+def test_methods_have_figures_in_the_layout_of_their_papers(typeset):
+    methods = import_module("methods")
+    shown = {}
+    for name, kind in algorithms().items():
+        for text in methods.as_in_the_paper(kind.card())[1:]:
+            shown.setdefault(re.search(r"paper_(\w+)\.png", text)[1], []).append(name)
+            assert ", for " in text  # what of the paper each panel is, and what differs
+    drawn = {path.stem.removeprefix("paper_") for path in FIGURES.glob("paper_*.png")}
+    assert set(shown) == drawn
+    assert {"fedfw", "fedfwplus"} <= set(shown["dadras"])
+    linked = (ROOT / "docs" / "claims.md").read_text("utf-8")
+    assert all(f"(../sims/figures/paper_{author}.png)" in linked for author in drawn)
 
 
 def test_words_between_formulas_stay(typeset):
