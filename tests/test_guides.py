@@ -463,7 +463,7 @@ def test_what_is_to_be_written_in_place_of_flower_s_arguments_is_there():
     text = (ROOT / page("coming_from_fedavg")).read_text()
     words = re.findall(r"`([^`]+)`", text.rpartition("```")[2])  # below the block
     others = {"FedAdam", "FedTrimmedAvg", "FedMedian", "mine"}
-    others |= {"DifferentialPrivacyServerSideFixedClipping"}
+    others |= {"DifferentialPrivacyServerSideFixedClipping", "record_result"}
     known = {
         name: getattr(module, name)
         for module in (flower_fedcon, strategies, privacy, optimizers, aggregation)
