@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Any, TypeAlias, TypeVar, get_type_hints
 
@@ -17,7 +17,7 @@ from flower_fedcon.errors import ConfigError, NotFiniteError, nearest, repr_of
 Array: TypeAlias = npt.NDArray[Any]
 Parameters: TypeAlias = dict[str, inspect.Parameter]
 Function = TypeVar("Function", bound=Callable[..., Any])
-_PIECE = 2**18  # entries, two megabytes of doubles
+PIECE = 2**18  # entries, two megabytes of doubles
 _SHORT = 10_000  # entries from which on BLAS uses several threads for a product
 
 
@@ -218,7 +218,7 @@ def float_array(name: str, value: object, ndim: int | None = None, *, keep: bool
     if ndim is not None and array.ndim != ndim:
         raise ConfigError(f"{name} must have {ndim} axes, got shape {array.shape}")
     flat = array.reshape(-1)  # in pieces, since the array of flags would be large
-    if not all(np.isfinite(flat[i : i + _PIECE]).all() for i in range(0, flat.size, _PIECE)):
+    if not all(np.isfinite(flat[piece]).all() for piece in pieces(flat.size)):
         where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
         raise ConfigError(
             f"{name} has a value that is not finite ({array[where]}) at {where}: first remove or "
@@ -280,6 +280,16 @@ def total(name: str, weights: Array) -> float:
     return summed
 
 
+def pieces(size: int) -> Iterator[slice]:
+    """Yield the places of so many entries at a time that they stay in the processor's cache.
+
+    >>> [*pieces(3)]
+    [slice(0, 262144, None)]
+    """
+    for start in range(0, size, PIECE):
+        yield slice(start, start + PIECE)
+
+
 def largest_entry(x: Array) -> float:
     """Return the largest absolute value of an entry; NaN if one is NaN.
 
@@ -288,12 +298,10 @@ def largest_entry(x: Array) -> float:
     >>> largest_entry(np.array([1.0, -3.0])), largest_entry(np.array([np.nan, 1.0]))
     (3.0, nan)
     """
-    pieces: Any = [x]
-    if x.size > _PIECE:  # a piece stays in the processor's cache for both its ends
-        flat = x.ravel(order="K")
-        pieces = [flat[i : i + _PIECE] for i in range(0, flat.size, _PIECE)]
-    high = np.max([piece.max(initial=0.0) for piece in pieces])
-    low = np.min([piece.min(initial=0.0) for piece in pieces])
+    flat = x.ravel(order="K")
+    ends = [(0.0, 0.0)]
+    ends += [(flat[piece].max(), flat[piece].min()) for piece in pieces(flat.size)]
+    high, low = np.max(ends), np.min(ends)
     return max(float(high), -float(low))
 
 

@@ -40,10 +40,7 @@ class ModelBound:
         self._strategy = strategy
         self._most = strategy.setup.max_model
         self.dropped: Counter[int] = Counter()  # by client: its uploads that were too long
-        self._measured: tuple[Any, float] = (
-            None,
-            0.0,
-        )  # the last state checked, and its largest entry
+        self._measured: tuple[Any, float] = None, 0.0  # the last state, and its largest entry
 
     @property
     def reason(self) -> str:

@@ -14,10 +14,8 @@ from flower_fedcon.core.summed import Summed
 from flower_fedcon.errors import AlgorithmError
 from flower_fedcon.server.aggregation import Aggregation
 from flower_fedcon.sets.atoms import Atom, StackedAtom
-from flower_fedcon.validation import Array
+from flower_fedcon.validation import PIECE, Array, pieces
 from flower_fedcon.wire.payloads import Payload
-
-_PIECE = 2**18  # entries that are added at a time, so that they stay in the processor's cache
 
 
 class Staleness(NamedTuple):
@@ -385,15 +383,14 @@ def _add(values: Sequence[Any]) -> Array:
 
 def _is_long(value: Any) -> bool:
     """Return whether a value is an array that is better taken in pieces, and not copied."""
-    return type(value) is np.ndarray and value.size > _PIECE and value.flags.c_contiguous
+    return type(value) is np.ndarray and value.size > PIECE and value.flags.c_contiguous
 
 
 def _added_in_pieces(values: Sequence[Array]) -> Array:
     """Return the sum of long arrays, in one pass over their memory."""
     first, *others = (value.reshape(-1) for value in values)
     total = np.empty_like(first)
-    for i in range(0, total.size, _PIECE):
-        piece = slice(i, i + _PIECE)
+    for piece in pieces(total.size):
         part = total[piece]
         part[...] = first[piece]
         for value in others:

@@ -31,7 +31,7 @@ from flower_fedcon.runs.paper_tables import p_in_words
 from flower_fedcon.tables.encoding import codes, is_wide
 from flower_fedcon.tables.own_files import BY_LEVEL, LEVEL_TESTS
 from flower_fedcon.tables.packed_text import packed_text, unpacked_text
-from flower_fedcon.tables.row_weights import once
+from flower_fedcon.tables.row_weights import counted_once
 from flower_fedcon.tables.schema import Schema
 from flower_fedcon.tables.site_rows import SiteRows
 from flower_fedcon.tables.small_cells import all_but_few_alike, is_few, known_marks
@@ -379,7 +379,7 @@ class ByLevel:
         if any(MERGED in marks for marks, _ in self.tables.values()):
             said.append(f"{MERGED}: categories that some site does not tell alone, or no value")
         if self.labels is not None and self.labels.weight:
-            said.append(once(self.labels.weight))
+            said.append(counted_once(self.labels.weight))
         return [*said, *(f"not told by level, for few rows: {one}" for one in self.untold)]
 
 

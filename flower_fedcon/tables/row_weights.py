@@ -94,10 +94,10 @@ def in_words(kind: str, rows: float, total: float, effective: float = math.nan) 
     return f"{kind} (sum {total:.10g} over {number_of(rows, 'row')}{more})"
 
 
-def once(column: str) -> str:
+def counted_once(column: str) -> str:
     """Return what a table of counts says of weights.
 
-    >>> once("Freq")
+    >>> counted_once("Freq")
     "each row counts once here, without its weight in 'Freq'"
     """
     return f"each row counts once here, without its weight in {column!r}"

@@ -64,7 +64,7 @@ def reproduce(
     explanation expects.
     """
     from flower_fedcon.lab.experiments import reproduce as claims
-    from flower_fedcon.lab.experiments.figures import plot_curves, plot_scalings
+    from flower_fedcon.lab.experiments.figures import plot_panels, plot_scalings
     from flower_fedcon.lab.experiments.folders import write
 
     files = claims.find(sims, names or ())
@@ -106,7 +106,7 @@ def reproduce(
             target = plot_scalings(scalings, figures / f"{name}.png", title=name.replace("_", " "))
             say(f"figure: {target}")
         for paper, panels in outcome.panels.items():
-            say(f"figure: {plot_curves(panels, figures / f'paper_{paper}.png')}")
+            say(f"figure: {plot_panels(panels, figures / f'paper_{paper}.png')}")
     if any(verdict.verdict == "fail" for verdict in outcome.verdicts):
         raise typer.Exit(1)
 

@@ -78,7 +78,7 @@ from flower_fedcon.lab.experiments.figures import Curves
 from flower_fedcon.lab.experiments.measures import MEASURES, Runs
 from flower_fedcon.lab.experiments.sweeps import Scaling, Sweep, as_list
 from flower_fedcon.lab.experiments.tuning import check_interior
-from flower_fedcon.lab.experiments.verdicts import Verdict, judge, scaling, told
+from flower_fedcon.lab.experiments.verdicts import Verdict, judge, scaling, verdict_on
 from flower_fedcon.runs.toml import read_toml
 from flower_fedcon.runs.toml_schema import (
     Table,
@@ -273,7 +273,7 @@ class Claims:
         end, note = stored["verdict"], stored["note"] if stored["verdict"] == "fail" else ""
         if end in ("explained", "not explained") and "explained" not in claim:
             raise ConfigError(f"{claim['what']} failed when it was measured: explain it, or run it")
-        verdict = told(claim, self.name, stored["measured"], end, values, note)
+        verdict = verdict_on(claim, self.name, stored["measured"], end, values, note)
         return self._of_seeds(verdict, self.drawn(claim))
 
     def _of_seeds(self, verdict: Verdict, seeds: int) -> Verdict:

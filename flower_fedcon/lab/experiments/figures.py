@@ -417,7 +417,7 @@ class Curves(NamedTuple):
     histories: Mapping[str, Sequence[Record]]
 
 
-def plot_curves(panels: Sequence[Curves], path: str | Path, *, title: str = "") -> Path:
+def plot_panels(panels: Sequence[Curves], path: str | Path) -> Path:
     """Draw columns of runs against rounds, a panel for each problem, and return the file's path.
 
     An axis is logarithmic if its values are positive and span more than two decades.
@@ -447,8 +447,6 @@ def plot_curves(panels: Sequence[Curves], path: str | Path, *, title: str = "") 
         axis.set_title(panel.title, fontsize="medium")
         axis.set_ylabel(LABELS.get(panel.column, panel.column.replace("_", " ")))
         axis.legend(frameon=False, handlelength=3, fontsize="x-small")
-    if title:
-        figure.suptitle(title)
     save_figure(figure, [target])
     return target
 

@@ -115,10 +115,10 @@ def judge(claim: Table, runs: Runs, seeds: Sequence[int], experiment: str, sweep
     if "explained" in claim:
         table = claim["explained"]
         end, note = _explained(table, [[worst]] if table.get("worst") else measured, holds)
-    return told(claim, experiment, text, end, values, note)
+    return verdict_on(claim, experiment, text, end, values, note)
 
 
-def told(
+def verdict_on(
     claim: Table, experiment: str, measured: str, end: str, values: Iterable[float], note: str = ""
 ) -> Verdict:
     """Return the verdict on a measured claim, with what its file adds."""

@@ -123,10 +123,8 @@ def _synthetic(
     if count("ratings", ratings) > size:
         raise ConfigError(f"ratings must be at most users * items = {size}, got {ratings}")
     if nonnegative("popularity", popularity):
-        spread = popularity * _SPREAD
-        chances = spread[0] * rng.standard_normal((users, 1)) + spread[1] * rng.standard_normal(
-            items
-        )
+        of_user, of_item = popularity * _SPREAD
+        chances = of_user * rng.standard_normal((users, 1)) + of_item * rng.standard_normal(items)
         keys = (chances + rng.gumbel(size=(users, items))).reshape(-1)  # draws without replacement
         entries = np.sort(np.argpartition(-keys, ratings - 1)[:ratings])
     else:

@@ -105,16 +105,10 @@ class Hazards:
                 ("GLOBAL", test.global_statistic, test.degrees, test.global_pvalue),
             ]  # fmt: skip
             _write(folder / PROPORTIONALITY, own_files.PROPORTIONALITY, rows)
-        if self.curves:
-            rows = [(name, *pair) for name, curve in self.curves.items() for pair in curve.tolist()]
-            _write(folder / BASELINE, own_files.COMMON_BASELINE, rows)
-        if self.baselines:
-            each = [
-                (site, time, value)
-                for site, values in self.baselines.items()
-                for time, value in zip(self.times.tolist(), values.tolist(), strict=True)
-            ]
-            _write(folder / BASELINE, own_files.BASELINE, each)
+        if hazards := self.by_name:
+            header = own_files.COMMON_BASELINE if self.curves else own_files.BASELINE
+            each = [(name, *pair) for name, one in hazards.items() for pair in one.tolist()]
+            _write(folder / BASELINE, header, each)
 
 
 def _write(path: Path, header: tuple[str, ...], rows: Sequence[Sequence[object]]) -> None:

@@ -34,7 +34,7 @@ from flower_fedcon.tables.preparation import INTERCEPT, Preparation, left_out_in
 from flower_fedcon.tables.product_limit import KaplanMeier
 from flower_fedcon.tables.quality import Quality
 from flower_fedcon.tables.risk_counts import Curves
-from flower_fedcon.tables.row_weights import once
+from flower_fedcon.tables.row_weights import counted_once
 from flower_fedcon.tables.schema import COMMON, OWN, RANDOM, Schema
 from flower_fedcon.tables.statistics import Estimates, Heterogeneity, RandomFit
 from flower_fedcon.tables.statistics.estimates import DEBIASED
@@ -512,7 +512,7 @@ def _weights_in_words(preparation: Preparation) -> Iterator[str]:
     if schema is not None and _is_weighted(preparation):
         kind = schema.weight_kind or "of no stated kind"
         yield f"weights in {schema.weight!r}: {preparation.weighing(kind)}"
-        yield f"numbers of rows, and {DESCRIPTIVES}: {once(schema.weight)}"
+        yield f"numbers of rows, and {DESCRIPTIVES}: {counted_once(schema.weight)}"
 
 
 def _rows_in_words(
