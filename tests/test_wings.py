@@ -21,8 +21,8 @@ from flower_fedcon import FederatedProblem, simulate
 from flower_fedcon.errors import ConfigError
 
 PARTS = ("paths", "estimators", "survival")  # of the wing of tables
-COPIED = ("CITATION.cff", "CONTRIBUTING.md", "README.md", "docs", "examples", "pyproject.toml",
-          "sims", "tests")  # fmt: skip
+COPIED = ("CITATION.cff", "CONTRIBUTING.md", "README.md", "benchmarks", "docs", "examples",
+          "paper.bib", "paper.md", "pyproject.toml", "sims", "tests")  # fmt: skip
 WALK = """
 import typer
 from flower_fedcon.cli import app

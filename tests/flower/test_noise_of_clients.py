@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 
 from flower_fedcon import FederatedProblem, Policy, as_legacy_strategy, client_app, simulate
 from flower_fedcon.cli import app
+from flower_fedcon.core.exchange import OF_ROUNDS, phases
 from flower_fedcon.errors import BudgetError, ConfigError, FedConError, RefusedError, StorageError
 from flower_fedcon.objectives import LeastSquares
 from flower_fedcon.privacy import GaussianDP, SecAggPlus
@@ -243,7 +244,7 @@ def test_no_method_tells_that_a_step_has_failed(case):
     assert not any("'error'" in one or "'lost'" in one or "0.123" in one for one in said)
 
 
-@pytest.mark.parametrize("phase", ["evaluate", "prepare", "curves"])
+@pytest.mark.parametrize("phase", sorted({*phases()} - {*OF_ROUNDS}))
 def test_where_noise_is_asked_for_nothing_is_told_without(phase):
     policy = Policy(min_noise=2.0, phases=("train", phase))
     policy.check_phase("train")
