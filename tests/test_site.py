@@ -166,6 +166,13 @@ def test_methods_have_figures_in_the_layout_of_their_papers(typeset):
     assert all(f"(../sims/figures/paper_{author}.png)" in linked for author in drawn)
 
 
+def test_the_tables_of_methods_name_each_with_what_studies_measured(typeset):
+    text = import_module("which").tables()
+    for name, kind in algorithms().items():
+        assert text.count(f"[{kind.title}](methods/{name}.rst)") == 1
+    assert len(re.findall(r"\d+, \d+\.\d\d MB", text)) >= 20
+
+
 def test_words_between_formulas_stay(typeset):
     line = "client i:  K times  v := P(v - a g_i),  g a subgradient of psi at v, the mean"
     formulas = typeset.runs(line)[1::2]

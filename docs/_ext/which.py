@@ -10,7 +10,7 @@ from flower_fedcon.card import first_sentence
 from flower_fedcon.registry import algorithms, client_class
 from flower_fedcon.validation import parameters
 
-CLAIMS = Path(__file__).parents[2] / "sims" / "claims"
+MEASURED = Path(__file__).parents[2] / "tests" / "pins" / "claims"
 STUDIES = {
     "regularizer": "participation",
     "constraint": "participation",
@@ -44,7 +44,7 @@ def measured(study):
     """Return what a study measured at each share: rounds and megabytes, by method."""
     found = {}
     for share in SHARES:
-        claims = tomllib.loads((CLAIMS / f"{study}_{share}.toml").read_text("utf-8"))
+        claims = tomllib.loads((MEASURED / f"{study}_{share}.toml").read_text("utf-8"))
         of = {"rounds": {}, "megabytes": {}}
         late = {}
         for claim in claims["claim"]:

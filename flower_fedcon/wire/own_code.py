@@ -26,6 +26,7 @@ import numpy as np
 _PACKAGE = __name__.partition(".")[0]
 PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _INSTALLED = ("stdlib", "platstdlib", "purelib", "platlib")
+_PLACES = {"site-packages", "dist-packages"}
 
 
 def own_code(thing: Any) -> str:
@@ -153,8 +154,14 @@ def _place(code: types.CodeType, line: int) -> str:
     return f"{Path(code.co_filename).name}:{line} in {code.co_name}"
 
 
+@functools.cache
 def _is_installed(file: str) -> bool:
-    return any(Path(file).resolve().is_relative_to(folder) for folder in _installed())
+    """Return whether a file is installed: in this environment, or where another one keeps it.
+
+    Those are a user's folder, the system's under an environment, and what PYTHONPATH adds.
+    """
+    path = Path(file).resolve()
+    return not _PLACES.isdisjoint(path.parts) or any(map(path.is_relative_to, _installed()))
 
 
 @functools.cache

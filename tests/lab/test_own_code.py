@@ -94,6 +94,18 @@ def test_code_counts_and_its_layout_does_not(written):
     assert [own_code(thing) for thing in (FedAvg, np.mean, re.compile)] == ["", "", ""]
 
 
+@pytest.mark.parametrize("place", ["site-packages", "dist-packages"])
+def test_what_another_environment_has_installed_does_not_count(written, tmp_path, place):
+    """A user's folder, the system's beneath an environment, or one that PYTHONPATH names."""
+    (tmp_path / place).mkdir()
+    (tmp_path / place / "own_helper.py").write_text(HELPER)
+    sys.path.insert(0, f"{tmp_path / place}")
+    module = written()
+    assert module.own_helper.__file__.startswith(f"{tmp_path / place}")
+    assert own_code(module.own_helper.stretched) == ""
+    assert own_code(module.by_module) != ""
+
+
 def test_what_has_no_source():
     def made(number):
         names: dict[str, Any] = {"__name__": __name__}
