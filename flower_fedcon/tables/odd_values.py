@@ -131,9 +131,9 @@ def odd_pairs(columns: Mapping[str, Array], numbers: Array) -> Iterator[str]:
     --------
     >>> rng = np.random.default_rng(0)
     >>> high, low = rng.normal(130, 17, 80).round(), rng.normal(80, 11, 80).round()
-    >>> high[7], low[7] = 78.0, 128.0
+    >>> high[7], low[7] = 72.0, 135.0
     >>> list(odd_pairs({"sbp": high, "dbp": low}, np.arange(1, 81)))
-    ["columns 'sbp' and 'dbp' seem exchanged in row 8: 78 and 128 there"]
+    ["columns 'sbp' and 'dbp' seem exchanged in row 8: 72 and 135 there"]
     """
     for a, b, places in exchanged(columns):
         yield _exchanged(columns, a, b, places.tolist(), numbers)
@@ -185,9 +185,8 @@ def odd_across(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[str
         for a, b, places in exchanged(one) for place in places.tolist()
     }  # fmt: skip
     for a, b, places in exchanged(whole):
-        left = [place for place in places.tolist() if (a, b, place) not in known_pairs]
-        if left:
-            yield _exchanged(whole, a, b, left, rows)
+        if others := [place for place in places.tolist() if (a, b, place) not in known_pairs]:
+            yield _exchanged(whole, a, b, others, rows)
 
 
 _UNDONE: dict[str, Callable[[Array], Array]] = {

@@ -228,6 +228,7 @@ def _is_code(others: Array, value: float, rows: int) -> bool:
 def _is_skewed(values: Array) -> bool:
     """Return whether values may have a long upper tail: their skewness is not surely small."""
     away = values - values.mean()
+    away = away / max(float(np.abs(away).max()), 1e-300)
     skewness = float((away**3).mean() / max(float((away**2).mean()) ** 1.5, 1e-300))
     return skewness + math.sqrt(6.0 / len(values)) > _SKEWED
 
@@ -250,7 +251,7 @@ def exchanged(columns: Mapping[str, Array]) -> Iterator[tuple[str, str, Array]]:
     --------
     >>> rng = np.random.default_rng(0)
     >>> high, low = rng.normal(130, 17, 80).round(), rng.normal(80, 11, 80).round()
-    >>> high[7], low[7] = 78.0, 128.0
+    >>> high[7], low[7] = 72.0, 135.0
     >>> [(a, b, rows.tolist()) for a, b, rows in exchanged({"sbp": high, "dbp": low})]
     [('sbp', 'dbp', [7])]
     """
@@ -290,21 +291,21 @@ def _exchanged(x: Array, mx: float, sx: float, y: Array, my: float, sy: float) -
     if not far.any() or far.sum() > _RARE * there.sum() or (there & ~far).sum() < _FEW:
         return {}
     near = np.clip(z[:, there & ~far], -_NEAR, _NEAR)
-    r = float(np.corrcoef(near)[0, 1])
+    with np.errstate(invalid="ignore"):
+        r = float(np.corrcoef(near[0], near[1])[0, 1])
     if not _OPPOSITE < r < -_OPPOSITE:
         return {}
     weights = np.linalg.solve([[1.0, r], [r, 1.0]], apart)
     if (size := float(weights @ apart)) <= _BEYOND**2:
         return {}
-    score = weights @ z / math.sqrt(size)
+    score: Array = weights @ z / math.sqrt(size)
     far &= score > _BEYOND
     others, places = np.sort(score[there & ~far]), np.flatnonzero(far)
-    _, excess, n = tail(others)
-    start = float(others[-n - 1])
+    top, excess, n = tail(others)
     chances = {
-        place: n * beyond(value, start, excess, n)
+        place: beyond(value, top, excess, n)
         for place, value in zip(places.tolist(), score[places].tolist(), strict=True)
-        if value > others[-1]
+        if value > top
     }
     if min(chances.values(), default=1.0) > _SWAPPED[0]:
         return {}
