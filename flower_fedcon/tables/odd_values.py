@@ -312,7 +312,8 @@ def _another_group(rows: Mapping[float, int]) -> tuple[list[float], list[float]]
     gap, place = max((b - a, k) for k, (a, b) in enumerate(pairwise(values), 1))
     groups = values[:place], values[place:]
     fewer, more = sorted(groups, key=lambda group: sum(rows[value] for value in group))
-    if len(fewer) < 2 or len(more) < _MEASURED or gap <= _APART * (more[-1] - more[0]):
+    signs = values[0] < 0 < values[-1]  # another unit changes none
+    if signs or len(fewer) < 2 or len(more) < _MEASURED or gap <= _APART * (more[-1] - more[0]):
         return None
     return fewer, more
 

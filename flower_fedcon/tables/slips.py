@@ -27,6 +27,7 @@ _LIGHT = 4.0  # robust standard deviations: a column within them has no heavy ta
 _CODES = 0.015  # the chance of a code in an honest column
 _RARE, _SEVERAL = 0.2, 0.15  # of the rows: a value in more of them is no code
 _APART = 4.0, 6.0  # mean excesses between skewed amounts and a 0, or several
+_TIED = 5  # rows of each different value, and different values next to a code
 _ALONE = 0.25  # the chance of a gap that counts as one; twice as much beside nines in two rows
 _SKEWED = 0.5  # the skewness from which on 0 is the natural end of amounts
 _KINDS = 10  # different values: with fewer they may be doses, or scores
@@ -207,16 +208,17 @@ def _is_code(others: Array, value: float, rows: int) -> bool:
     It is that of a gap as wide, times that of the same number on the others' grid in each row.
     """
     top, excess, n = tail(others)
-    step, gap = step_of(others), value - top
+    step, gap, distinct = step_of(others), value - top, np.unique(others)
+    if len(others) > _TIED * len(distinct) > _TIED**2:  # the gaps between few values are no chance
+        step = float(np.diff(distinct[-_TIED:]).max())
     if gap < 2 * step:
         return False
     chance = beyond(value, top, excess, n)
     if chance > _ALONE * (2 if rows > 1 and value else 1):
         return False
     if value == 0:
-        kinds = 1 + int(np.count_nonzero(np.diff(others)))
         frequent = rows > _SEVERAL * (rows + len(others))
-        if kinds < _KINDS or (
+        if len(distinct) < _KINDS or (
             gap < _APART[rows > 1] * excess and (frequent or _is_skewed(-others))
         ):
             return False
