@@ -240,7 +240,9 @@ class FederatedEstimator(RandomEffects, BaseEstimator, FitSettings):  # type: ig
         weights = [f.total_weight for f in clients]
         self._total = total("sample_weight", np.array(weights))
         start = self._start(clients)
-        return FederatedProblem(clients, weights=weights, names=names, x0=start)
+        problem = FederatedProblem(clients, weights=weights, names=names, x0=start)
+        problem.column_names = self._feature_names
+        return problem
 
     def _say_odd(self, X: Any, y: Array) -> None:
         """Warn of values that may be wrong, as `fedcon data check` does."""

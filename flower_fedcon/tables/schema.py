@@ -549,15 +549,42 @@ class Schema:
         >>> schema = Schema("ill", {"age": "numeric", "sex": sex}, positive=["yes"])
         >>> schema.in_words("sex=1"), schema.in_words("age"), schema.in_words("(intercept)")
         ('Sex: male', 'age', '(intercept)')
+        >>> schema.in_words("age:sex[T.1]"), schema.in_words("sex=1 [ill]"), schema.in_words("age'")
+        ('age * Sex: male', 'Sex: male [ill]', "age'")
         """
-        for feature in self.categorical if column not in self.names else ():
-            for begin, end in (("=", ""), ("[T.", "]")):
+        if column in self.names:
+            return self.called(column)
+        known = self._parts_in_words(column)
+        if known is not None:
+            return known
+        plain, sign, end = column.rpartition(" [")  # a class of the outcome
+        known = self._parts_in_words(plain) if end.endswith("]") else None
+        return column if known is None else f"{known}{sign}{end}"
+
+    def _parts_in_words(self, column: str) -> str | None:
+        """Return what a column, or a product of columns, is called; None if it is no such column.
+
+        Categories may contain the sign of a product.
+        """
+        if (whole := self._part_in_words(column)) is not None:
+            return whole
+        parts = [self._part_in_words(part) for part in column.split(":")]
+        known = [part for part in parts if part is not None]
+        return " * ".join(known) if len(known) == len(parts) else None
+
+    def _part_in_words(self, column: str) -> str | None:
+        name = column.rstrip("'")  # of a spline
+        if name in self.names:
+            return self.called(name) + column.removeprefix(name)
+        for feature in self.categorical:
+            for begin, end in (("=", ""), ("[T.", "]"), ("[", "]")):
                 begin = f"{feature.name}{begin}"
-                fits = column.startswith(begin) and column.endswith(end)
-                if fits and (feature.label or feature.labels):
+                if column.startswith(begin) and column.endswith(end):
+                    if not (feature.label or feature.labels):
+                        return column
                     mark = column.removeprefix(begin).removesuffix(end)
                     return f"{self.called(feature.name)}: {self.called(feature.name, mark)}"
-        return self.called(column)
+        return None
 
     @property
     def numeric(self) -> list[Feature]:
