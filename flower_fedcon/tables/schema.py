@@ -534,6 +534,9 @@ class Schema:
         """
         feature = next((one for one in self.features if one.name == name), None)
         if mark is None:
+            transform, _, inside = name.removesuffix(")").partition("(")
+            if feature is None and inside in self.names and name.endswith(")"):
+                return f"{transform}({self.called(inside)})"
             return (feature.label if feature else "") or name
         labels: dict[str, str] = dict(feature.labels if feature else ())
         return labels.get(mark, mark)
@@ -549,28 +552,20 @@ class Schema:
         >>> schema = Schema("ill", {"age": "numeric", "sex": sex}, positive=["yes"])
         >>> schema.in_words("sex=1"), schema.in_words("age"), schema.in_words("(intercept)")
         ('Sex: male', 'age', '(intercept)')
-        >>> schema.in_words("age:sex[T.1]"), schema.in_words("sex=1 [ill]"), schema.in_words("age'")
-        ('age * Sex: male', 'Sex: male [ill]', "age'")
+        >>> schema.in_words("age:sex[T.1]"), schema.in_words("age'")
+        ('age * Sex: male', "age'")
         """
-        if column in self.names:
-            return self.called(column)
-        known = self._parts_in_words(column)
-        if known is not None:
-            return known
-        plain, sign, end = column.rpartition(" [")  # a class of the outcome
-        known = self._parts_in_words(plain) if end.endswith("]") else None
-        return column if known is None else f"{known}{sign}{end}"
+        if self.family.several and column.endswith("]") and " [" in column:  # a class
+            plain, sign, end = column.rpartition(" [")
+            return f"{self._in_words(plain)}{sign}{end}"
+        return self._in_words(column)
 
-    def _parts_in_words(self, column: str) -> str | None:
-        """Return what a column, or a product of columns, is called; None if it is no such column.
-
-        Categories may contain the sign of a product.
-        """
+    def _in_words(self, column: str) -> str:
         if (whole := self._part_in_words(column)) is not None:
-            return whole
+            return whole  # before products, since a category may have a colon
         parts = [self._part_in_words(part) for part in column.split(":")]
         known = [part for part in parts if part is not None]
-        return " * ".join(known) if len(known) == len(parts) else None
+        return " * ".join(known) if len(known) == len(parts) else self.called(column)
 
     def _part_in_words(self, column: str) -> str | None:
         name = column.rstrip("'")  # of a spline

@@ -547,7 +547,7 @@ def _columns_in_words(preparation: Preparation) -> Iterator[str]:
     if schema is None:
         return
     references = [
-        f"{feature.name}={feature.reference or categories[feature.name][0]}"
+        schema.in_words(f"{feature.name}={feature.reference or categories[feature.name][0]}")
         for feature in schema.categorical
         if categories[feature.name]
     ]
