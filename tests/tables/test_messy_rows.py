@@ -51,7 +51,7 @@ def test_events_coded_the_other_way_round_at_one_site(sites, tmp_path, run_comma
     words = (
         "the other way round at one of them"
         if sites == 2
-        else "may be coded the other way round at s1 (7"
+        else "may be coded the other way round at s1 ("
     )
     assert words in said
     history = run(tables(data=f"{tmp_path}/*.csv", schema=f"{tmp_path}/s.toml"), 5)

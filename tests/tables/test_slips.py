@@ -9,6 +9,7 @@ import pytest
 from tabular import lines, run
 
 from flower_fedcon.estimators import FederatedElasticNet, FederatedLogisticRegression
+from flower_fedcon.lab.report.contents import read_run
 from flower_fedcon.tables.builders import tables
 from flower_fedcon.tables.odd_values import odd_values
 from flower_fedcon.tables.slips import codes, exchanged, slips
@@ -207,3 +208,34 @@ def test_labels_are_in_all_tables_of_a_report(tmp_path):
     assert "reference categories: Smoking: no" in text
     assert "columns by Smoking: " in text
     assert "smoke" not in text
+
+
+def test_clusters_without_a_value_are_asked_for_as_clusters():
+    rows = patients(1)
+    model = FederatedElasticNet(0, inference="cluster")
+    with pytest.raises(
+        ValueError, match="clusters has no value for 1 row, the first of them row 4"
+    ):
+        model.fit(rows[:, :3], rows[:, 3], clusters=[None if k == 4 else k for k in range(90)])
+    with pytest.raises(ValueError, match="name the cluster of each row, or drop these rows"):
+        model.fit(rows[:, :3], rows[:, 3], clusters=np.where(np.arange(90) == 4, np.nan, 1.0))
+
+
+def test_the_page_says_labels_and_no_p_is_0(tmp_path):
+    """In the legend of curves, and in the tables of coefficients."""
+    rng = np.random.default_rng(0)
+    arm = rng.integers(0, 2, 600)
+    times = np.exp(-6.0 * arm) * rng.exponential(1, 600) * 1000
+    rows = zip(times.round(3) + 0.001, rng.integers(0, 4, 600) > 0, arm, strict=True)
+    lines(tmp_path, a=["t,died,arm", *([t, int(d), k] for t, d, k in rows)])
+    (tmp_path / "s.toml").write_text(
+        "target = 't'\nevent = 'died'\ncurve_times = [1, 10, 100]\ncurve_by = 'arm'\n[features]\n"
+        "arm = {type = 'categorical', label = 'Arm', labels = {0 = 'usual', 1 = 'new'}}\n"
+    )
+    made = tables(data=f"{tmp_path}/a.csv", schema=f"{tmp_path}/s.toml", inference="model")
+    text = run(made, 8, run_dir=tmp_path / "run").report.text
+    assert "p < 1e-16" in text
+    assert "p = 0\n" not in text
+    found = read_run(tmp_path / "run", "run")
+    assert {row["arm"] for row in (*found.survival, *found.at_risk)} == {"Arm = usual", "Arm = new"}
+    assert [row["column"] for row in found.estimates] == ["Arm: new"] == [*found.intervals]
