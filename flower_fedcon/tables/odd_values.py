@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 from flower_fedcon.errors import first_few, number_of
 from flower_fedcon.tables.marks import fills_in
+from flower_fedcon.tables.schema import Schema
 from flower_fedcon.tables.site_rows import SiteRows
 from flower_fedcon.tables.slips import codes, exchanged, slips
 from flower_fedcon.validation import Array
@@ -119,9 +121,9 @@ def coded(values: Array, value: float, where: str, remedy: str) -> str:
     )
 
 
-def _rows(numbers: Array) -> str:
+def _rows(numbers: Any) -> str:
     """Return the numbers of the first few rows, in words."""
-    return first_few([*map(str, numbers.tolist())], what="row")
+    return first_few([*map(str, numbers)], what="row")
 
 
 def odd_pairs(columns: Mapping[str, Array], numbers: Array) -> Iterator[str]:
@@ -136,14 +138,11 @@ def odd_pairs(columns: Mapping[str, Array], numbers: Array) -> Iterator[str]:
     ["columns 'sbp' and 'dbp' seem exchanged in row 8: 72 and 135 there"]
     """
     for a, b, places in exchanged(columns):
-        yield _exchanged(columns, a, b, places.tolist(), numbers)
+        yield _exchanged(columns, a, b, places, _rows(numbers[places]))
 
 
-def _exchanged(
-    columns: Mapping[str, Array], a: str, b: str, places: list[int], numbers: Array
-) -> str:
-    pairs = [f"{columns[a][k]:g} and {columns[b][k]:g}" for k in places]
-    where = _rows(numbers[places])
+def _exchanged(columns: Mapping[str, Array], a: str, b: str, places: Array, where: str) -> str:
+    pairs = [f"{columns[a][k]:g} and {columns[b][k]:g}" for k in places.tolist()]
     return f"columns {a!r} and {b!r} seem exchanged in {where}: {first_few(pairs)} there"
 
 
@@ -162,31 +161,44 @@ def odd_across(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[str
         return
     each = [_numbers_of(table) for table in tables]
     starts = np.cumsum([0, *(len(table.targets) for table in tables)])
-    rows = np.array([
-        f"{number} of {name}" for name, table in zip(names, tables, strict=True)
-        for number in table.numbers_of(np.arange(len(table.targets))).tolist()
-    ])  # fmt: skip
+
+    def where(places: Array) -> str:
+        sites = np.searchsorted(starts, places, side="right") - 1
+        of = zip(sites.tolist(), places.tolist(), strict=True)
+        return _rows([
+            f"{tables[k].numbers_of(place - int(starts[k]))} of {names[k]}" for k, place in of
+        ])  # fmt: skip
+
+    def left(places: Array, known: Sequence[Array]) -> Array:
+        return places[~np.isin(places, np.concatenate([[-1], *known]))]
+
     whole = {name: np.concatenate([one[name] for one in each]) for name in each[0]}
+    schema = tables[0].schema
     for name, values in whole.items():
         parts = list(zip(starts, (one[name] for one in each), strict=False))
         known = [start + slip.places for start, own in parts for slip in slips(own)]
         for factor, places in slips(values):
-            if not np.isin(places, np.concatenate([[-1], *known])).any():
-                where = _rows(rows[places])
-                yield f"column {name!r}: {slipped(values, factor, places, where)}"
+            if len(left(places, known)) == len(places):
+                yield f"column {name!r}: {slipped(values, factor, places, where(places))}"
         known = [start + places for start, own in parts for _, places in codes(own)]
         for value, places in codes(values):
-            left = places[~np.isin(places, np.concatenate([[-1], *known]))]
-            if len(left):
-                remedy = "add it to missing in the schema"
-                yield f"column {name!r}: {coded(values, value, f'({_rows(rows[left])})', remedy)}"
-    known_pairs = {
-        (a, b, start + place) for start, one in zip(starts, each, strict=False)
-        for a, b, places in exchanged(one) for place in places.tolist()
-    }  # fmt: skip
+            if len(others := left(places, known)):
+                said = coded(values, value, f"({where(others)})", remedy_of(schema, name))
+                yield f"column {name!r}: {said}"
+    pairs: dict[tuple[str, str], list[Array]] = {}
+    for start, one in zip(starts, each, strict=False):
+        for a, b, places in exchanged(one):
+            pairs.setdefault((a, b), []).append(start + places)
     for a, b, places in exchanged(whole):
-        if others := [place for place in places.tolist() if (a, b, place) not in known_pairs]:
-            yield _exchanged(whole, a, b, others, rows)
+        if len(others := left(places, pairs.get((a, b), []))):
+            yield _exchanged(whole, a, b, others, where(others))
+
+
+def remedy_of(schema: Schema, column: str) -> str:
+    """Return what to do about a code for a missing value in a column."""
+    if column in schema.names:
+        return "add it to missing in the schema"
+    return "remove these rows, since no target, time or weight may be missing"
 
 
 _UNDONE: dict[str, Callable[[Array], Array]] = {

@@ -35,7 +35,8 @@ _FAR, _NEAR = 1.5, 2.5  # robust standard deviations: of exchanged cells, as the
 _BEYOND = 3.0  # and of both together
 _SWAPPED = 0.01, 0.1  # the chance that some row lies as far: of one, and of others beside it
 _OPPOSITE = -0.9  # the correlation of columns that have a constant sum, or are copies
-_COLUMNS = 40  # with more, pairs are not searched
+_UNLIKE = 1.0  # robust standard deviations between the medians of columns that are compared
+_WORK = 2e7  # values of pairs, a second: of more, exchanged cells are not searched
 
 
 class Slip(NamedTuple):
@@ -266,7 +267,8 @@ def exchanged(columns: Mapping[str, Array]) -> Iterator[tuple[str, str, Array]]:
         spread = 1.4826 * float(np.median(np.abs(there - middle)))
         if spread > 0:
             usable[name] = values, middle, spread
-    pairs = combinations(usable, 2) if len(usable) <= _COLUMNS else ()
+    work = len(usable) ** 2 * max((len(values) for values, *_ in usable.values()), default=0)
+    pairs = combinations(usable, 2) if work <= _WORK else ()
     found = {(a, b): _exchanged(*usable[a], *usable[b]) for a, b in pairs}
     least: dict[int, float] = {}  # a row counts for one pair: a value may suit a third column, too
     for chances in found.values():
@@ -285,6 +287,8 @@ def _exchanged(x: Array, mx: float, sx: float, y: Array, my: float, sy: float) -
     The score of a row is Fisher's linear discriminant between rows as they are and exchanged ones.
     """
     apart = np.array([(my - mx) / sx, (mx - my) / sy])
+    if np.abs(apart).max() < _UNLIKE:
+        return {}
     with np.errstate(invalid="ignore"):
         z = np.stack([(x - mx) / sx, (y - my) / sy])
         turned = np.stack([(y - mx) / sx, (x - my) / sy])

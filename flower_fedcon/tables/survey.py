@@ -29,7 +29,7 @@ from flower_fedcon.tables.conspicuous import (
 from flower_fedcon.tables.design import of_quantiles
 from flower_fedcon.tables.families.base import RESIDUAL
 from flower_fedcon.tables.marks import DATE, canonical, is_id, number_in
-from flower_fedcon.tables.odd_values import odd_across, odd_pairs, odd_values, totals
+from flower_fedcon.tables.odd_values import odd_across, odd_pairs, odd_values, remedy_of, totals
 from flower_fedcon.tables.own_files import SURVEY
 from flower_fedcon.tables.preparation import Preparation, agree, conclude
 from flower_fedcon.tables.repeated_rows import same_rows
@@ -326,10 +326,7 @@ def seen_in_rows(columns: Columns) -> Iterator[str]:
     for column, values in columns.numbers.items():
         filled = values[~np.isnan(values)]
         distinct = np.unique(filled)
-        remedy = "add it to missing in the schema"
-        if column not in columns.schema.names:
-            remedy = "remove these rows, since no target, time or weight may be missing"
-        for said in odd_values(values, columns.rows, remedy):
+        for said in odd_values(values, columns.rows, remedy_of(columns.schema, column)):
             yield f"column {column!r}: {said}"
         if column in columns.schema.names and _counts_rows(column, filled, distinct):
             yield (
