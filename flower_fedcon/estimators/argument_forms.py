@@ -14,6 +14,11 @@ from flower_fedcon.validation import Array, count, expect_unmasked, plain_array
 
 _FOLDS = 5
 _TIMES = (date, timedelta, np.datetime64, np.timedelta64)
+_LABELLED = {
+    "clusters": "cluster",
+    "strata": "stratum",
+    "by": "group",
+}  # by argument; else a client
 _NO_NUMBERS = (str, bytes, *_TIMES)
 
 
@@ -135,8 +140,8 @@ def clients_of(groups: Any, n: int, name: str = "groups") -> tuple[Array, Array]
     for row, cell in enumerate(cells):
         if getattr(type(cell), "__hash__", None) is None:
             raise ValueError(
-                f"{name} has {repr_of(cell)} in row {row}: name a client by a number, a text or a "
-                f"tuple of these"
+                f"{name} has {repr_of(cell)} in row {row}: name a {_LABELLED.get(name, 'client')} "
+                f"by a number, a text or a tuple of these"
             )
     _expect_labels([row for row, cell in enumerate(cells) if _is_missing(cell)], name)
     distinct = list(dict.fromkeys(cells))
@@ -148,8 +153,8 @@ def clients_of(groups: Any, n: int, name: str = "groups") -> tuple[Array, Array]
     for label in distinct:
         if (other := written.setdefault(str(label), label)) is not label:
             raise ValueError(
-                f"{name} has {other!r} and {label!r}, which look the same: name each client in one "
-                f"way"
+                f"{name} has {other!r} and {label!r}, which look the same: name each "
+                f"{_LABELLED.get(name, 'client')} in one way"
             )
     places = {label: place for place, label in enumerate(distinct)}
     return _together(distinct), np.array([places[cell] for cell in cells], np.intp)
@@ -171,7 +176,8 @@ def _expect_labels(missing: Any, name: str) -> None:
     if len(missing):
         raise ValueError(
             f"{name} has no value for {number_of(len(missing), 'row')}, the first of them row "
-            f"{missing[0]}: name the client of each row, or drop these rows"
+            f"{missing[0]}: name the {_LABELLED.get(name, 'client')} of each row, or drop these "
+            f"rows"
         )
 
 

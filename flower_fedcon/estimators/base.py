@@ -49,6 +49,7 @@ from flower_fedcon.strategies.base import FedConStrategy
 from flower_fedcon.tables.columns import LARGEST_NUMBER
 from flower_fedcon.tables.ending.convergence import separated_by, separating
 from flower_fedcon.tables.families import family_of
+from flower_fedcon.tables.odd_values import odd_pairs, odd_values
 from flower_fedcon.tables.row_weights import (
     FREQUENCY,
     NO_OWN_FITS,
@@ -72,6 +73,8 @@ from flower_fedcon.wire.payloads import Payload
 
 _FAR = 100.0  # standard deviations: nearer to 0 a column's shift costs at most four digits
 _EQUAL = 4.0 * float(np.finfo(float).eps)  # a deviation below this share of a mean is rounding
+_LOOKED_AT = 1_000_000  # entries of X: in more, odd values are not searched for
+_SAID = 10  # remarks in a warning
 _APPROACH = 10  # points on a path to the requested weight, for methods that need a near start
 
 
@@ -202,6 +205,7 @@ class FederatedEstimator(RandomEffects, BaseEstimator, FitSettings):  # type: ig
             self._said = said_of(self.weight_kind, many, whole)
             effective = effective_rows(weight, counted) if self._kind == SAMPLING else math.nan
             self._weighing = in_words(self._kind, many, whole, effective)
+        self._say_odd(X, y)
         X = self._about_means(X, counted, weight)
         offsets = self._offset(offset, exposure, n)
         codes = self._clusters(clusters, n)
@@ -236,7 +240,30 @@ class FederatedEstimator(RandomEffects, BaseEstimator, FitSettings):  # type: ig
         weights = [f.total_weight for f in clients]
         self._total = total("sample_weight", np.array(weights))
         start = self._start(clients)
-        return FederatedProblem(clients, weights=weights, names=names, x0=start)
+        problem = FederatedProblem(clients, weights=weights, names=names, x0=start)
+        problem.column_names = self._feature_names
+        return problem
+
+    def _say_odd(self, X: Any, y: Array) -> None:
+        """Warn of values that may be wrong, as `fedcon data check` does."""
+        if not isinstance(X, np.ndarray) or X.size > _LOOKED_AT:
+            return
+        named = [*zip(self._feature_names, X.T, strict=True)]
+        rows, remedy = np.arange(len(X)), "drop these rows, or fill the value in"
+        outcome = [] if family_of(self.family).labelled else [("y", y.reshape(len(y), -1)[:, 0])]
+        said = [
+            f"column {name!r}: {line}"
+            for name, values in (*named, *outcome)
+            for line in odd_values(values, rows, remedy)
+        ]
+        said += odd_pairs(dict(named), rows)
+        if said:
+            more = f"; and {len(said) - _SAID} more" if len(said) > _SAID else ""
+            warnings.warn(
+                f"{type(self).__name__} (rows from 0): {'; '.join(said[:_SAID])}{more}",
+                UserWarning,
+                stacklevel=4,
+            )
 
     def _about_means(self, X: Any, counted: Array, weight: Array | None) -> Any:
         """Return X with columns far from 0 less their means over all clients.

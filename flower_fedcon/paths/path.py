@@ -246,7 +246,8 @@ class Walk:
                 f"such as Full(), or call simulate(..., clock=Clock(...)) at each weight"
             )
         self._layout = problem.layout
-        self._prepared = problem.preparation
+        prepared = problem.preparation
+        self._names = problem.column_names if prepared is None else prepared.names
         self._separable = all(getattr(unscaled(f)[0], "separable", False) for f in problem.clients)
         self._bounded = all(getattr(f, "smoothness", None) is not None for f in problem.clients)
         self._engine = hold(engine, None, self._strategy, problem)
@@ -419,8 +420,8 @@ class Walk:
             columns["converged"][-1] &= bool(grid[-1]) or not runaway.size
         path = RegularizationPath(values=grid, **columns)
         if path.runaway.size:
-            names = () if self._prepared is None else self._prepared.names
-            if self._prepared is None and isinstance(self.psi, WithIntercept):
+            names = tuple(self._names)
+            if not names and isinstance(self.psi, WithIntercept):
                 names = tuple(map(str, range(self._layout.shape[0] - 1)))
             entries = separating(path.runaway, self._layout.shape, names)
             held = bool(grid[-1])

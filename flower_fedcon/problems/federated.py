@@ -87,6 +87,8 @@ class FederatedProblem:
 
     inference: str | None = None
     """Which standard errors a run on tables computes; see `Plan`."""
+    column_names: Sequence[str] = ()
+    """What messages call the entries of x, or its rows, if they are columns of a table."""
     heterogeneity: bool = False
     """Whether each client also reports a fit of its own rows; see `Plan`."""
     stated: Mapping[str, Any] | None = None

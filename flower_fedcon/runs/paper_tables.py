@@ -36,6 +36,15 @@ def p_in_words(p: float) -> str:
     return "" if p != p else "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
+def p_equals(p: float) -> str:
+    """Return a p-value for a sentence: with three digits, or below the least that rounding allows.
+
+    >>> p_equals(0.00342), p_equals(3e-5), p_equals(0.0)
+    ('p = 0.00342', 'p = 3e-05', 'p < 1e-16')
+    """
+    return "p < 1e-16" if p < 1e-16 else f"p = {p:.3g}"
+
+
 def check_suffixes(files: Sequence[Path]) -> None:
     """Raise unless tables can be written to these files.
 

@@ -24,6 +24,7 @@ from flower_fedcon.tables.agreeing import STAGES, Preparing
 from flower_fedcon.tables.conspicuous import check_comparable
 from flower_fedcon.tables.dealing import dealt_out
 from flower_fedcon.tables.noisy_sums import PrivateTable
+from flower_fedcon.tables.odd_values import odd_across
 from flower_fedcon.tables.read import SAID, log_notes, read_clients
 from flower_fedcon.tables.repeated_rows import same_rows
 from flower_fedcon.tables.schema import COMMON, RANDOM
@@ -237,6 +238,7 @@ def prepared_problem(
     if privacy is None:  # remarks on rows are exact, which private ones must not be
         more = (
             *scales_of_outcomes(names, clients),
+            *odd_across(names, clients),
             *two_values(clients),
             *codes_as_numbers(clients),
             *turned_round(names, clients, preparation),

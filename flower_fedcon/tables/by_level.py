@@ -369,13 +369,15 @@ class ByLevel:
     def notes(self) -> list[str]:
         """What a reader of the table has to know."""
         said = [
-            f"columns by {self.by}: mean (standard deviation) of numbers, rows (share) of "
-            f"categories; p of Welch's t-test, of an analysis of variance for more than two "
-            f"levels, or of chi-squared without continuity correction"
+            f"columns by {self._called(self.by)}: mean (standard deviation) of numbers, rows "
+            f"(share) of categories; p of Welch's t-test, of an analysis of variance for more than "
+            f"two levels, or of chi-squared without continuity correction"
         ]
         small = [one.column for one in self.tests if one.least_expected < _EXPECTED]
         if small:
-            said.append(f"expected counts below {_EXPECTED:g}: {', '.join(small)}")
+            said.append(
+                f"expected counts below {_EXPECTED:g}: {', '.join(map(self._called, small))}"
+            )
         if any(MERGED in marks for marks, _ in self.tables.values()):
             said.append(f"{MERGED}: categories that some site does not tell alone, or no value")
         if self.labels is not None and self.labels.weight:

@@ -222,6 +222,11 @@ class Columns:
         self._cells = {name: column[there] for name, column in self._cells.items()}
         return np.flatnonzero(there)
 
+    @property
+    def rows(self) -> Any:
+        """The numbers in the file, from 1, of the rows of `numbers`."""
+        return self._rows
+
     def as_they_stand(self, names: Sequence[str]) -> dict[str, Any]:
         """Return columns unchanged; must be called before `table`.
 

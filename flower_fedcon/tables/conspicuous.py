@@ -130,7 +130,7 @@ def conspicuous_values(
     for place, outcome in enumerate(schema.outcomes):
         rows = [one["outcomes"][place] for one in told]
         lacking = [name for name, n in zip(names, rows, strict=True) if n == 0]
-        if lacking:
+        if lacking and len(lacking) < len(names):  # else it is refused
             remarks.append(f"no row has {outcome} at {first_few(lacking)}")
     if schema.sparse:
         return remarks

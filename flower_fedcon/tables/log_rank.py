@@ -10,6 +10,7 @@ import numpy as np
 from scipy.stats import chi2
 
 from flower_fedcon.errors import ConfigError, pandas
+from flower_fedcon.runs.paper_tables import p_equals
 from flower_fedcon.validation import Array
 
 _ROUNDING = 1e-10  # of a sum over the intervals, relative
@@ -157,7 +158,7 @@ class LogRank:
 
     def __repr__(self) -> str:
         kind = "stratified, " if self.stratified else ""
-        numbers = f"chi2 {self.statistic:.4g}, p = {self.pvalue:.3g}"
+        numbers = f"chi2 {self.statistic:.4g}, {p_equals(self.pvalue)}"
         if self.share >= _LITTLE:
             numbers += " on a grid, of all times about {:.2g} to {:.2g}".format(*self.span)
         return f"LogRank({kind}{len(self.arms)} arms: {numbers})"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from flower_fedcon.errors import ConfigError, nearest, printable
+from flower_fedcon.errors import ConfigError, nearest, number_of, printable
 from flower_fedcon.tables.own_files import written_by
 
 
@@ -34,7 +34,7 @@ class Misfit:
 
     def __str__(self) -> str:
         where = f"row {self.row}, column {self.column!r}" if self.row else f"column {self.column!r}"
-        more = f" (and in {self.also} more rows)" if self.also else ""
+        more = f" (and in {number_of(self.also, 'more row')})" if self.also else ""
         found = printable(self.found, 60)
         return f"{where}: found {found}{more}, expected {self.expected}: {self.remedy}"
 

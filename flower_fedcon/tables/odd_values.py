@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
-from flower_fedcon.errors import number_of
+from flower_fedcon.errors import first_few, number_of
 from flower_fedcon.tables.marks import fills_in
+from flower_fedcon.tables.schema import Schema
+from flower_fedcon.tables.site_rows import SiteRows
+from flower_fedcon.tables.slips import codes, exchanged, slips
 from flower_fedcon.validation import Array
 
 _LOWER = 4.0  # rows below a value, of which a few are expected if the frequencies have one peak
@@ -18,46 +22,208 @@ _ALONE = 0.2  # of the others' range: so far from them one row is said, too
 _SEVERAL = 4  # values: with fewer a negative one is not taken for a code
 _FEW = 20  # rows: with fewer nothing is said
 _MEASURED = 10  # values: with fewer they may be doses or codes
+_FAR = 100.0  # times the others' range
 _SURE = 0.05  # of the spread: how finely a mean must be written
-_RARE = 0.2  # of the rows: a value in more of them is rather nothing than missing
 _APART = 3.0  # times the range of most rows: a gap to others in another unit
 
 
-def odd_values(rows: Mapping[float, int], remedy: str) -> Iterator[str]:
+def odd_values(values: Array, numbers: Array, remedy: str) -> Iterator[str]:
     """Yield remarks on the values of a column.
 
     Parameters
     ----------
-    rows : dict
-        The number of rows by value, ascending.
+    values : array, shape (m,)
+        NaN where a value is missing.
+    numbers : array of int, shape (m,)
+        The rows' numbers.
     remedy : str
         What to do about a code for a missing value.
+
+    Examples
+    --------
+    >>> ages = np.append(np.arange(20.0, 80.0), [4.5, 99.0, 99.0])
+    >>> for said in odd_values(ages, np.arange(1, 64), "leave it out"):
+    ...     print(said)
+    4.5 (row 61) is far from all others (20 to 99), and ten times it, 45, is not: has its decimal \
+point slipped?
+    99 (rows 62, 63), and all others from 4.5 to 79: if it stands for a missing value, leave it out
     """
-    if sum(rows.values()) < _FEW:
+    filled = values[~np.isnan(values)]
+    distinct, counts = np.unique(filled, return_counts=True)
+    rows = dict(zip(distinct.tolist(), counts.tolist(), strict=True))
+
+    def where(*odd: float) -> str:
+        return f"({_rows(numbers[np.isin(values, odd)])})"
+
+    said: set[float] = set()
+    for factor, places in slips(values):
+        said.update(values[places].tolist())
+        yield slipped(values, factor, places, _rows(numbers[places]))
+    for value, _ in codes(values):
+        said.add(value)
+        yield coded(values, value, where(value), remedy)
+    for value in _negative_codes(rows) if len(filled) >= _FEW else ():
+        yield (
+            f"{value:g} {where(value)} is the only negative value: if it stands for a missing "
+            f"value, {remedy}"
+        )
+    for value, rest in _far_out([*rows]):
+        if value in said:
+            continue
+        if fills_in(value):
+            yield f"{value:g} {where(value)}: if it stands for a missing value, {remedy}"
+        else:
+            yield (
+                f"{value:g} {where(value)} is far from all others ({rest[0]:g} to {rest[-1]:g}): "
+                f"is it correct?"
+            )
+    if len(filled) < _FEW:
         return
-    for value in _negative_codes(rows):
-        yield (
-            f"{value:g} ({number_of(rows[value], 'row')}) is the only negative value: if it stands "
-            f"for a missing value, {remedy}"
-        )
-    if _zero_apart(rows):
-        values = [value for value in rows if value]
-        yield (
-            f"0 ({number_of(rows[0.0], 'row')}), and all others from {values[0]:g} to "
-            f"{values[-1]:g}: if it stands for a missing value, {remedy}"
-        )
     if _dates(rows):
         first = next(iter(rows))
         yield (
             f"its numbers are dates, such as {first:.0f}, whose differences are no numbers of "
             f"days: write the number of days since a fixed day, or leave the column out"
         )
-    elif apart := _another_group(rows):
-        n, low, high, rest = apart
+    elif (apart := _another_group(rows)) and not said.issuperset(apart[0]):
+        group, rest = apart
         yield (
-            f"{n} rows from {low:g} to {high:g} are far from all others ({rest[0]:g} to "
-            f"{rest[1]:g}): are they in another unit?"
+            f"{number_of(sum(rows[value] for value in group), 'row')} from {group[0]:g} to "
+            f"{group[-1]:g} {where(*group)} are far from all others ({rest[0]:g} to {rest[-1]:g}): "
+            f"are they in another unit?"
         )
+
+
+def slipped(values: Array, factor: float, places: Array, where: str) -> str:
+    """Return the remark on values whose decimal point seems to have slipped."""
+    own = sorted({*values[places].tolist()})
+    rest = np.delete(values, places)
+    size = "ten" if factor in (10.0, 0.1) else "a hundred"
+    of_it = f"a {size.split()[-1]}th of" if factor > 1 else f"{size} times"
+    true = first_few([f"{value / factor:.10g}" for value in own])
+    is_are, it, its, points = (
+        ("is", "it", "its", "point") if len(own) == 1 else ("are", "them", "their", "points")
+    )
+    not_so = "is not" if len(own) == 1 else "are not"
+    return (
+        f"{first_few([f'{value:.10g}' for value in own])} ({where}) {is_are} far from all others "
+        f"({np.nanmin(rest):g} to {np.nanmax(rest):g}), and {of_it} {it}, {true}, {not_so}: "
+        f"{'has' if len(own) == 1 else 'have'} {its} decimal {points} slipped?"
+    )
+
+
+def coded(values: Array, value: float, where: str, remedy: str) -> str:
+    """Return the remark on a value that seems to stand for a missing one."""
+    rest = values[values != value]
+    return (
+        f"{value:g} {where}, and all others from {np.nanmin(rest):g} to {np.nanmax(rest):g}: if it "
+        f"stands for a missing value, {remedy}"
+    )
+
+
+def _rows(numbers: Any) -> str:
+    """Return the numbers of the first few rows, in words."""
+    return first_few([*map(str, numbers)], what="row")
+
+
+def odd_pairs(columns: Mapping[str, Array], numbers: Array) -> Iterator[str]:
+    """Yield remarks on rows in which two columns seem exchanged; see `slips.exchanged`.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> high, low = rng.normal(130, 17, 80).round(), rng.normal(80, 11, 80).round()
+    >>> high[7], low[7] = 72.0, 135.0
+    >>> list(odd_pairs({"sbp": high, "dbp": low}, np.arange(1, 81)))
+    ["columns 'sbp' and 'dbp' seem exchanged in row 8: 72 and 135 there"]
+    """
+    for a, b, places in exchanged(columns):
+        yield _exchanged(columns, a, b, places, _rows(numbers[places]))
+
+
+def _exchanged(columns: Mapping[str, Array], a: str, b: str, places: Array, where: str) -> str:
+    pairs = [f"{columns[a][k]:g} and {columns[b][k]:g}" for k in places.tolist()]
+    return f"columns {a!r} and {b!r} seem exchanged in {where}: {first_few(pairs)} there"
+
+
+def odd_across(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[str]:
+    """Yield what only the values of all clients show: a slip, a code, or exchanged cells.
+
+    Rows that their client's own values show, too, are left out.
+
+    Parameters
+    ----------
+    names : sequence of str
+    tables : sequence of SiteRows
+        Rows of one schema.
+    """
+    if len(tables) < 2 or tables[0].schema.sparse:
+        return
+    each = [_numbers_of(table) for table in tables]
+    starts = np.cumsum([0, *(len(table.targets) for table in tables)])
+
+    def where(places: Array) -> str:
+        sites = np.searchsorted(starts, places, side="right") - 1
+        of = zip(sites.tolist(), places.tolist(), strict=True)
+        return _rows([
+            f"{tables[k].numbers_of(place - int(starts[k]))} of {names[k]}" for k, place in of
+        ])  # fmt: skip
+
+    def left(places: Array, known: Sequence[Array]) -> Array:
+        return places[~np.isin(places, np.concatenate([[-1], *known]))]
+
+    whole = {name: np.concatenate([one[name] for one in each]) for name in each[0]}
+    schema = tables[0].schema
+    for name, values in whole.items():
+        parts = list(zip(starts, (one[name] for one in each), strict=False))
+        known = [start + slip.places for start, own in parts for slip in slips(own)]
+        for factor, places in slips(values):
+            if len(left(places, known)) == len(places):
+                yield f"column {name!r}: {slipped(values, factor, places, where(places))}"
+        known = [start + places for start, own in parts for _, places in codes(own)]
+        for value, places in codes(values):
+            if len(others := left(places, known)):
+                said = coded(values, value, f"({where(others)})", remedy_of(schema, name))
+                yield f"column {name!r}: {said}"
+    pairs: dict[tuple[str, str], list[Array]] = {}
+    for start, one in zip(starts, each, strict=False):
+        for a, b, places in exchanged(one):
+            pairs.setdefault((a, b), []).append(start + places)
+    for a, b, places in exchanged(whole):
+        if len(others := left(places, pairs.get((a, b), []))):
+            yield _exchanged(whole, a, b, others, where(others))
+
+
+def remedy_of(schema: Schema, column: str) -> str:
+    """Return what to do about a code for a missing value in a column."""
+    if column in schema.names:
+        return "add it to missing in the schema"
+    return "remove these rows, since no target, time or weight may be missing"
+
+
+_UNDONE: dict[str, Callable[[Array], Array]] = {
+    "log": np.exp, "log1p": np.expm1, "sqrt": np.square, "square": np.sqrt,
+}  # fmt: skip
+
+
+def _numbers_of(table: SiteRows) -> dict[str, Array]:
+    """Return numeric columns before any transform, and a target that is a number."""
+    schema, columns = table.schema, {}
+    for feature, values in zip(schema.numeric, table.numeric.T, strict=True):
+        undo = _UNDONE.get(feature.transform)
+        columns[feature.name] = values if undo is None else _rounded(undo(values))
+    if not schema.family.labelled:
+        columns[schema.target] = table.targets.reshape(len(table.targets), -1)[:, 0]
+    return columns
+
+
+def _rounded(values: Array) -> Array:
+    """Return values with twelve digits, as they were before a transform.
+
+    >>> _rounded(np.exp(np.log(np.array([0.3, 7.0])))).tolist()
+    [0.3, 7.0]
+    """
+    return np.array([float(f"{value:.12g}") for value in values.tolist()])
 
 
 def _negative_codes(rows: Mapping[float, int]) -> Iterator[float]:
@@ -98,21 +264,33 @@ def _negative_codes(rows: Mapping[float, int]) -> Iterator[float]:
         yield value
 
 
-def _zero_apart(rows: Mapping[float, int]) -> bool:
-    """Return whether 0 occurs in some rows below measured values that are far from it.
+def _far_out(values: list[float]) -> Iterator[tuple[float, list[float]]]:
+    """Yield extreme values that are far from the others, each with the others.
 
-    In many rows it may stand for nothing, as a dose does.
+    Parameters
+    ----------
+    values : list of float
+        Ascending.
 
-    >>> _zero_apart({0.0: 3} | {18.0 + k: 2 for k in range(12)})
-    True
-    >>> _zero_apart({0.0: 30, 20.0: 10, 40.0: 10}), _zero_apart({float(k): 3 for k in range(20)})
-    (False, False)
+    Examples
+    --------
+    >>> [value for value, _ in _far_out([-999.0, 18.0, 20.5, 30.0, 9999.0])]
+    [-999.0, 9999.0]
+    >>> [value for value, _ in _far_out([-99.0, -88.0, 0.0, 1.0])]
+    [-99.0, -88.0]
     """
-    value, *others = rows
-    few = 2 <= rows[value] <= _RARE * sum(rows.values())
-    if value != 0 or not few or len(others) < _MEASURED:
-        return False
-    return others[0] > 0.5 * (others[-1] - others[0])
+    others = [value for value in values if value >= 0 or not fills_in(value)]
+    for step in (1, -1):
+        rest = values[::step]
+        while len(rest) > 1:
+            value, rest = rest[0], rest[1:]
+            gap, reach = abs(rest[0] - value), abs(rest[-1] - rest[0])
+            nines = fills_in(value)
+            below = nines and value < 0 <= min(others, default=-1.0)
+            beyond = len(rest) > 2 and gap > reach * (1.0 if nines else _FAR) > 0
+            if not (below or beyond):
+                break
+            yield value, sorted(rest)
 
 
 def _dates(rows: Mapping[float, int]) -> bool:
@@ -131,12 +309,14 @@ def _dates(rows: Mapping[float, int]) -> bool:
     return bool((whole & (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)).all())
 
 
-def _another_group(rows: Mapping[float, int]) -> tuple[int, float, float, list[float]] | None:
-    """Return the rows beyond a wide gap: their number, least and greatest, and the others' ends.
+def _another_group(rows: Mapping[float, int]) -> tuple[list[float], list[float]] | None:
+    """Return the values beyond a wide gap, and the others, if there are many.
 
-    >>> _another_group({18.0 + k: 5 for k in range(16)} | {190.0 + 10 * k: 1 for k in range(9)})
-    (9, 190.0, 270.0, [18.0, 33.0])
-    >>> _another_group({18.0 + k: 5 for k in range(16)} | {60.0: 3})
+    >>> ages = {18.0 + k: 5 for k in range(16)}
+    >>> group, others = _another_group(ages | {190.0 + 10 * k: 1 for k in range(9)})
+    >>> group[0], group[-1], others[0], others[-1]
+    (190.0, 270.0, 18.0, 33.0)
+    >>> _another_group(ages | {60.0: 3})
     """
     values = list(rows)
     if len(values) < _MEASURED:
@@ -144,10 +324,10 @@ def _another_group(rows: Mapping[float, int]) -> tuple[int, float, float, list[f
     gap, place = max((b - a, k) for k, (a, b) in enumerate(pairwise(values), 1))
     groups = values[:place], values[place:]
     fewer, more = sorted(groups, key=lambda group: sum(rows[value] for value in group))
-    n = sum(rows[value] for value in fewer)
-    if len(fewer) < 2 or len(more) < _MEASURED or gap <= _APART * (more[-1] - more[0]):
+    signs = values[0] < 0 < values[-1]  # another unit changes none
+    if signs or len(fewer) < 2 or len(more) < _MEASURED or gap <= _APART * (more[-1] - more[0]):
         return None
-    return n, fewer[0], fewer[-1], [more[0], more[-1]]
+    return fewer, more
 
 
 def totals(columns: Mapping[str, Array]) -> Iterator[str]:

@@ -534,6 +534,9 @@ class Schema:
         """
         feature = next((one for one in self.features if one.name == name), None)
         if mark is None:
+            transform, _, inside = name.removesuffix(")").partition("(")
+            if feature is None and inside in self.names and name.endswith(")"):
+                return f"{transform}({self.called(inside)})"
             return (feature.label if feature else "") or name
         labels: dict[str, str] = dict(feature.labels if feature else ())
         return labels.get(mark, mark)
@@ -549,15 +552,34 @@ class Schema:
         >>> schema = Schema("ill", {"age": "numeric", "sex": sex}, positive=["yes"])
         >>> schema.in_words("sex=1"), schema.in_words("age"), schema.in_words("(intercept)")
         ('Sex: male', 'age', '(intercept)')
+        >>> schema.in_words("age:sex[T.1]"), schema.in_words("age'")
+        ('age * Sex: male', "age'")
         """
-        for feature in self.categorical if column not in self.names else ():
-            for begin, end in (("=", ""), ("[T.", "]")):
+        if self.family.several and column.endswith("]") and " [" in column:  # a class
+            plain, sign, end = column.rpartition(" [")
+            return f"{self._in_words(plain)}{sign}{end}"
+        return self._in_words(column)
+
+    def _in_words(self, column: str) -> str:
+        if (whole := self._part_in_words(column)) is not None:
+            return whole  # before products, since a category may have a colon
+        parts = [self._part_in_words(part) for part in column.split(":")]
+        known = [part for part in parts if part is not None]
+        return " * ".join(known) if len(known) == len(parts) else self.called(column)
+
+    def _part_in_words(self, column: str) -> str | None:
+        name = column.rstrip("'")  # of a spline
+        if name in self.names:
+            return self.called(name) + column.removeprefix(name)
+        for feature in self.categorical:
+            for begin, end in (("=", ""), ("[T.", "]"), ("[", "]")):
                 begin = f"{feature.name}{begin}"
-                fits = column.startswith(begin) and column.endswith(end)
-                if fits and (feature.label or feature.labels):
+                if column.startswith(begin) and column.endswith(end):
+                    if not (feature.label or feature.labels):
+                        return column
                     mark = column.removeprefix(begin).removesuffix(end)
                     return f"{self.called(feature.name)}: {self.called(feature.name, mark)}"
-        return self.called(column)
+        return None
 
     @property
     def numeric(self) -> list[Feature]:

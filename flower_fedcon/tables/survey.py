@@ -28,8 +28,8 @@ from flower_fedcon.tables.conspicuous import (
 )
 from flower_fedcon.tables.design import of_quantiles
 from flower_fedcon.tables.families.base import RESIDUAL
-from flower_fedcon.tables.marks import DATE, canonical, fills_in, is_id, number_in
-from flower_fedcon.tables.odd_values import odd_values, totals
+from flower_fedcon.tables.marks import DATE, canonical, is_id, number_in
+from flower_fedcon.tables.odd_values import odd_across, odd_pairs, odd_values, remedy_of, totals
 from flower_fedcon.tables.own_files import SURVEY
 from flower_fedcon.tables.preparation import Preparation, agree, conclude
 from flower_fedcon.tables.repeated_rows import same_rows
@@ -41,10 +41,6 @@ from flower_fedcon.tables.turned_round import turned_round
 from flower_fedcon.validation import Array
 
 _WORK = 1e11  # multiplications: half a minute
-_FAR = 100.0
-_PEAK = 0.8  # of the rows of the most frequent value: as many are a peak, too
-_SEVERAL = 4  # values: with fewer a negative one is not taken for a code
-_LOWER = 4.0  # rows below a value, of which a few are expected if the frequencies have one peak
 _COPY = 1e-10  # from 1: the correlation with an outcome of which a column is a copy
 _CODES = 3, 7  # so many whole numbers, below 10, may be codes of categories
 _FEW = 20  # with fewer values a column is not taken for an identifier
@@ -135,6 +131,7 @@ def survey(clients: Sequence[Client], least: int = 1) -> Survey:
     findings += conspicuous_values(schema, names, first, told, spread)
     findings += scales_of_outcomes(names, [client.table for client in clients])
     findings += [f"{c.name}: {line}" for c in clients for line in seen_in_rows(c.columns)]
+    findings += odd_across(names, [client.table for client in clients])
     findings += heavy_rows(names, [client.table for client in clients])
     findings += two_values([client.table for client in clients])
     findings += codes_as_numbers([client.table for client in clients])
@@ -325,23 +322,12 @@ def seen_in_rows(columns: Columns) -> Iterator[str]:
     """
     yield from columns.repeated
     yield from totals({name: values for name, values in columns.numbers.items() if len(values)})
+    yield from odd_pairs(columns.numbers, columns.rows)
     for column, values in columns.numbers.items():
         filled = values[~np.isnan(values)]
-        distinct, counts = np.unique(filled, return_counts=True)
-        rows = dict(zip(distinct.tolist(), counts.tolist(), strict=True))
-        remedy = "add it to missing in the schema"
-        if column not in columns.schema.names:
-            remedy = "remove these rows, since no target, time or weight may be missing"
-        for said in odd_values(rows, remedy):
+        distinct = np.unique(filled)
+        for said in odd_values(values, columns.rows, remedy_of(columns.schema, column)):
             yield f"column {column!r}: {said}"
-        for value, rest in _far_out(distinct.tolist()):
-            where = f"column {column!r}: {value:g} ({number_of(rows[value], 'row')})"
-            if fills_in(value):
-                yield f"{where}: if it stands for a missing value, {remedy}"
-            else:
-                yield (
-                    f"{where} is far from all others ({rest[0]:g} to {rest[-1]:g}): is it correct?"
-                )
         if column in columns.schema.names and _counts_rows(column, filled, distinct):
             yield (
                 f"column {column!r} has a different whole number in each row: is it an identifier? "
@@ -365,35 +351,6 @@ def seen_in_rows(columns: Columns) -> Iterator[str]:
                 f"column {column!r}: its {len(texts)} categories are all numbers, close together: "
                 'are they measured, or counted? Then write type = "numeric"'
             )
-
-
-def _far_out(values: list[float]) -> Iterator[tuple[float, list[float]]]:
-    """Yield extreme values that are far from the others, each with the others.
-
-    Parameters
-    ----------
-    values : list of float
-        Ascending.
-
-    Examples
-    --------
-    >>> [value for value, _ in _far_out([-999.0, 18.0, 20.5, 30.0, 9999.0])]
-    [-999.0, 9999.0]
-    >>> [value for value, _ in _far_out([-99.0, -88.0, 0.0, 1.0])]
-    [-99.0, -88.0]
-    """
-    others = [value for value in values if value >= 0 or not fills_in(value)]
-    for step in (1, -1):
-        rest = values[::step]
-        while len(rest) > 1:
-            value, rest = rest[0], rest[1:]
-            gap, reach = abs(rest[0] - value), abs(rest[-1] - rest[0])
-            nines = fills_in(value)
-            below = nines and value < 0 <= min(others, default=-1.0)
-            beyond = len(rest) > 2 and gap > reach * (1.0 if nines else _FAR) > 0
-            if not (below or beyond):
-                break
-            yield value, sorted(rest)
 
 
 def _counts_rows(column: str, known: Array, distinct: Array) -> bool:
@@ -441,6 +398,9 @@ def _decided(clients: Sequence[Client]) -> Iterator[str]:
     This concerns logistic losses, and counts that are all 0.
     """
     schema = clients[0].table.schema
+    every = np.concatenate([client.table.targets[client.table.training_rows] for client in clients])
+    if schema.family.decides(every):
+        return  # a constant outcome, which is said
     for j, feature in enumerate(schema.categorical):
         outcomes: dict[str, list[Array]] = {}
         for client in clients:

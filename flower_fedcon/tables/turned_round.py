@@ -167,11 +167,12 @@ def may_be_turned(share: float, rows: float, elsewhere: float) -> bool:
 
 def turned_in_words(names: Sequence[str], shares: Sequence[float], elsewhere: float) -> str:
     """Return the remark on clients, with their shares of events."""
-    listed = ", ".join(f"{one} ({p:.0%} of the rows)" for one, p in zip(names, shares, strict=True))
+    pairs = zip(names, shares, strict=True)
+    listed = ", ".join(f"{one} ({p:.0%} of the rows have an event)" for one, p in pairs)
     return (
-        f"events are as opposite as their effects at {listed}: elsewhere {elsewhere:.0%} of the "
-        f"rows have one, and columns have the other direction. Is the outcome, or a column, coded "
-        f"the other way round there?"
+        f"the outcome may be coded the other way round at {listed}: elsewhere {elsewhere:.0%} "
+        f"have one, and what goes with more events elsewhere goes with fewer there. Does 1 mean "
+        f"there what 0 means elsewhere, in the outcome or in a column?"
     )
 
 

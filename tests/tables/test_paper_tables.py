@@ -94,7 +94,7 @@ def test_classes_against_the_first(files, run_command):
     folder = fitted(files, "classes", text)
     assert run_command("estimates", str(folder), "-o", "t.csv")[0] == 0
     names = [row[0] for row in lines_of("t.csv")]
-    assert "age [yes]" in names[1]
+    assert "Age (years) [yes]" in names[1]
 
 
 def test_table_1_from_files(files, run_command):

@@ -321,7 +321,7 @@ def test_clients_of_one_file(tmp_path):
     with pytest.raises(DataError, match="no row has 'Berlim' in the column 'site': did you mean"):
         read_table(path, LINEAR, column="site", client="Berlim")
     write(tmp_path, "all.csv", head + "".join([*body, "1,2,a,\n", "1,2,a,NA\n"]))
-    words = r"row 7, column 'site': found '' \(and in 1 more rows\), expected a client in every row"
+    words = r"row 7, column 'site': found '' \(and in 1 more row\), expected a client in every row"
     with pytest.raises(ConfigError, match=words):
         tables(data=str(path), schema={"target": "y", "features": {"x": "numeric"}},
                client_column="site")  # fmt: skip

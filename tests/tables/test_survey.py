@@ -44,7 +44,7 @@ def column(kind, site):
 
 KINDS = {
     "scale": "column 'scale': values at b are about 1,0",
-    "nines": "a: column 'nines': -999 (3 rows): if it stands for a missing value, add it to mis",
+    "nines": "a: column 'nines': -999 (rows 1, 2, 3): if it stands for a missing value, add it to",
     "empty": "column 'empty': no values from b, so the others' mean is used",
     "number": "b: column 'number' has a different whole number in each row: is it an identifier?",
     "id": "column 'id' has as many categories as rows at a, b: is it an identifier? Leave it out",

@@ -268,7 +268,7 @@ def test_of_a_target_no_value_can_be_missing(column, place, tmp_path):
     (own,) = [line for line in said.splitlines() if repr(column) in line]
     assert "remove these rows, since no target" in own
     assert "add it to missing" not in own
-    assert "column 'x': -999 (1 row): if it stands for a missing value, add it to missing" in said
+    assert "column 'x': -999 (row 5): if it stands for a missing value, add it to missing" in said
 
 
 X_ALONE = 'target = "y"\n[features]\nx = "numeric"\n'

@@ -11,6 +11,7 @@ from flower_fedcon.errors import ConfigError, number_of, printable
 from flower_fedcon.lab.commands.options import Set
 from flower_fedcon.runs.commands import Command, times_in
 from flower_fedcon.runs.console import console, say, table
+from flower_fedcon.runs.paper_tables import p_equals
 
 
 def partition(
@@ -127,7 +128,7 @@ def curves(
         kind = "stratified log-rank" if stratified else "log-rank"
         say(
             f"{kind} test: chi2 {test.statistic:.4g}, {number_of(test.degrees, 'degree')} of "
-            f"freedom, p = {test.pvalue:.3g}"
+            f"freedom, {p_equals(test.pvalue)}"
         )
         if test.caution:
             say(test.caution)

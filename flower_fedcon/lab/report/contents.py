@@ -266,7 +266,7 @@ def _read_tables(run: RunContents, part: Callable[..., Any]) -> None:
     nothing: _Coefficients = ({}, {}, "", [])
     fields = part(_coefficients, names.COEFFICIENTS, nothing)
     run.coefficients, run.intervals, run.ratio, run.estimates = fields
-    run.model = part(_model, MODEL, "")
+    run.model, schema = part(_model, MODEL, ("", None))
     columns, what = ("time", "survival", "lower", "upper"), "its survival curves are"
     run.survival = part(partial(_table, numbers=columns, what=what), names.CURVES, [])
     numbers, what = ("time", "at_risk"), "its numbers at risk are"
@@ -276,15 +276,34 @@ def _read_tables(run: RunContents, part: Callable[..., Any]) -> None:
     run.quality = part(_quality, names.QUALITY, {})
     run.heterogeneity = part(_heterogeneity, HETEROGENEITY, [])
     run.report = part(_report, names.NAME, "")
+    if schema is not None:
+        _say_labels(run, schema)
 
 
-def _model(path: Path) -> str:
+def _say_labels(run: RunContents, schema: Any) -> None:
+    """Call columns, categories and arms as the schema's labels do."""
+    said = schema.in_words
+    run.coefficients = {said(name): value for name, value in run.coefficients.items()}
+    run.intervals = {said(name): ends for name, ends in run.intervals.items()}
+    for row in (*run.estimates, *run.heterogeneity):
+        row["column"] = said(row["column"])
+    for row in run.described:
+        if row.get("category"):
+            row["category"] = schema.called(row["column"], row["category"])
+        row["column"] = schema.called(row["column"])
+    for row in (*run.survival, *run.at_risk) if schema.curve_by else ():
+        row["arm"] = schema.group(schema.curve_by, row["arm"])
+
+
+def _model(path: Path) -> tuple[str, Any]:
+    """Return a title, and the schema."""
     from flower_fedcon.tables.families import family_of
+    from flower_fedcon.tables.schema import Schema
 
     try:
         stated: Any = json.loads(read_bytes(path, follow=True))
         name = f"{stated['schema']['target']}: {family_of(stated['loss']).title}"
-        return name + _OWN.get(stated.get("site_effects", ""), "")
+        return name + _OWN.get(stated.get("site_effects", ""), ""), Schema.load(stated["schema"])
     except (ConfigError, ValueError, KeyError, TypeError, RecursionError):
         raise ConfigError(f"{path} is damaged: outcome and model are not known") from None
 

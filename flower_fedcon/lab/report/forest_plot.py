@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from flower_fedcon.errors import number_of
 from flower_fedcon.lab.report.contents import Curves
 from flower_fedcon.lab.report.html import Html, tag
+from flower_fedcon.runs.paper_tables import p_equals
 
 _ROW, _WIDTH, _TOP, _BESIDE = 22, 360, 34, 14  # pixels: a line, the axis, margins
 _NAMES, _NUMBERS, _LETTER = 60, 190, 6.6  # least width of names, and of the text on the right
@@ -57,13 +58,12 @@ def forests_by_site(curves: Sequence[Curves]) -> Html:
             parts.append(_drawn(run.ratio if row["column"] != INTERCEPT else "", lines))
             said = (
                 f"Q {float(row['q']):.4g} with {number_of(float(row['df']), 'degree')} of freedom, "
-                f"p = {float(row['p_value']):.3g}; I² {100 * float(row['i2']):.0f} %, "
+                f"{p_equals(float(row['p_value']))}; I² {100 * float(row['i2']):.0f} %, "
                 f"τ² {float(row['tau2']):.3g}"
             )
             if row["ratio_p_value"]:
-                said += (
-                    f"; one effect against one for each site: p = {float(row['ratio_p_value']):.3g}"
-                )
+                p = p_equals(float(row["ratio_p_value"]))
+                said += f"; one effect against one for each site: {p}"
             parts.append(tag("p", said, class_="note"))
     return tag("section", *parts)
 

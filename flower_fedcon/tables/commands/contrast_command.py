@@ -11,6 +11,7 @@ import typer
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.runs.commands import Command
 from flower_fedcon.runs.console import say
+from flower_fedcon.runs.paper_tables import p_equals
 
 
 def contrast(
@@ -75,7 +76,7 @@ def contrast(
         statistic, df, p = model.likelihood_ratio(less)
         say(
             f"likelihood ratio of {run_dir} against {smaller}: chi2 {statistic:.5g}, degrees of "
-            f"freedom {df}, p = {p:.3g}"
+            f"freedom {df}, {p_equals(p)}"
         )
         for name in ("aic", "bic"):
             criteria = (getattr(one.estimates, name) for one in (model, less))

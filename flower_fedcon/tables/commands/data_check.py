@@ -42,9 +42,10 @@ def check(
 
     The summary gives for each column and client the number of values and of missing values, the
     minimum, mean and maximum, the categories with their rows, and what a node would tell a server.
-    Warnings follow: a client whose values are a hundred times the others', codes of missing values
-    such as -999, categories that may be one ("M", "m", "male"), a reference that does not occur,
-    columns that are combinations of others, empty columns and identifiers. Warnings refuse nothing.
+    Warnings follow: a client whose values are a hundred times the others', decimal points that
+    slipped, cells that two columns exchanged, codes of missing values such as -999 or 99,
+    categories that may be one ("M", "m", "male"), a reference that does not occur, columns that are
+    combinations of others, empty columns and identifiers. Warnings refuse nothing.
 
     The command runs where the files are, and sends nothing. The exit code is 1 if a table does not
     fit the schema, or if a class of the outcome has no row.

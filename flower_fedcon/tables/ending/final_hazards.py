@@ -14,6 +14,7 @@ from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.server import Server
 from flower_fedcon.errors import ConfigError, FedConError, first_few, number_of
 from flower_fedcon.runs.final_sums import asked, total_sums
+from flower_fedcon.runs.paper_tables import p_equals
 from flower_fedcon.tables import own_files
 from flower_fedcon.tables.ending.final_baseline import CommonFit
 from flower_fedcon.tables.row_weights import NO_HAZARDS, SAMPLING
@@ -79,10 +80,10 @@ class Hazards:
             lines = [
                 f"test of proportional hazards along {along} ({PROPORTIONALITY}): chi2 "
                 f"{test.global_statistic:.4g} with {number_of(test.degrees, 'degree')} of freedom, "
-                f"p = {test.global_pvalue:.3g}"
+                f"{p_equals(test.global_pvalue)}"
             ]
             for k in np.argsort(test.pvalue, kind="stable")[:_SHOWN].tolist():
-                said = f"chi2 {test.statistic[k]:.4g}, p = {test.pvalue[k]:.3g}"
+                said = f"chi2 {test.statistic[k]:.4g}, {p_equals(test.pvalue[k])}"
                 lines.append(f"  {test.names[k]}: {said}")
             if test.transform == IDENTITY:
                 lines.append("  not along log(time): an event is at time 0, which has no logarithm")

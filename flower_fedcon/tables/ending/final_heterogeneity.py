@@ -13,6 +13,7 @@ from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.server import Server
 from flower_fedcon.errors import FedConError, first_few, number_of
 from flower_fedcon.runs.final_sums import asked
+from flower_fedcon.runs.paper_tables import p_equals
 from flower_fedcon.tables.descriptives import Descriptives
 from flower_fedcon.tables.own_files import HETEROGENEITY as HEADER
 from flower_fedcon.tables.statistics import Estimates, Heterogeneity, found_by_sites
@@ -85,14 +86,14 @@ def lines_of(found: Heterogeneity) -> list[str]:
     for k in order:
         said = (
             f"  {found.names[k]}: Q {found.q[k]:.4g} with {number_of(found.dfs[k], 'degree')} of "
-            f"freedom, p = {found.pvalues[k]:.3g}, I^2 {100 * found.i2[k]:.0f} %, tau^2 "
+            f"freedom, {p_equals(found.pvalues[k])}, I^2 {100 * found.i2[k]:.0f} %, tau^2 "
             f"{found.tau2[k]:.3g}; fixed effect {found.fixed[k]:.4g}, random effects "
             f"{found.random[k]:.4g}"
         )
         if not math.isnan(found.ratio[k]):
             said += (
                 f"; one effect against one for each site: chi2 {found.ratio[k]:.4g} with "
-                f"{found.ratio_df[k]:.0f}, p = {found.ratio_pvalues[k]:.3g}"
+                f"{found.ratio_df[k]:.0f}, {p_equals(found.ratio_pvalues[k])}"
             )
         lines.append(said)
     for name, known in zip(found.names, np.isfinite(found.values).T, strict=True):

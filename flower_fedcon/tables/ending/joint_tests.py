@@ -31,7 +31,7 @@ def joint_tests(found: Estimates, preparation: Preparation) -> Iterator[str]:
     schema = preparation.stated
     if schema is None or found.method == DEBIASED:
         return
-    groups, names = preparation.groups, schema.groups
+    groups, names = preparation.groups, [*map(schema.in_words, schema.groups)]
     terms = schema.design
     bends = {} if preparation.design is None else _bends(preparation)
     for group in sorted(set(groups)):

@@ -17,6 +17,7 @@ from flower_fedcon.errors import ConfigError, clients_by_name, first_few, number
 from flower_fedcon.regularizers import WithIntercept
 from flower_fedcon.runs.directory import versions
 from flower_fedcon.runs.history import Record
+from flower_fedcon.runs.paper_tables import p_equals
 from flower_fedcon.tables.by_level import ByLevel
 from flower_fedcon.tables.descriptives import Descriptives
 from flower_fedcon.tables.ending.convergence import Convergence
@@ -211,11 +212,14 @@ class Report:
             "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])])
             for row in cells
         ]
-        unused = [row[0] for row in self.rows if not (row[1] or math.isnan(row[3]))]
+        unused = [self._called(row[0]) for row in self.rows if not (row[1] or math.isnan(row[3]))]
         if unused:
             notes.append(f"coefficient 0: {first_few(unused, _SHOWN)}")
         facts = () if self.random is None else self.random.facts
-        summary = [] if self.estimates is None else ["", Summary.of(self.estimates, facts=facts)]
+        summary: list[str] = []
+        if (found := self.estimates) is not None:
+            found = replace(found, names=tuple(map(self._called, found.names)))
+            summary = ["", Summary.of(found, facts=facts)]
         stood_out = [f"- {remark}" for remark in self.remarks]
         remarks = ["", "Remarks", *stood_out] if stood_out else []
         by_level = [] if self.by_level is None else ["", *self.by_level.lines]
@@ -348,7 +352,7 @@ def _in_time(curves: Curves | None, schema: Schema | None) -> Iterator[str]:
             kind = "log-rank test, stratified by client" if stratified else "log-rank test"
             yield (
                 f"{kind}: chi2 {test.statistic:.5g}, degrees of freedom {test.degrees}, "
-                f"p = {test.pvalue:.3g}"
+                f"{p_equals(test.pvalue)}"
             )
             if test.caution and not stratified:
                 yield f"  {test.caution}"
@@ -543,7 +547,7 @@ def _columns_in_words(preparation: Preparation) -> Iterator[str]:
     if schema is None:
         return
     references = [
-        f"{feature.name}={feature.reference or categories[feature.name][0]}"
+        schema.in_words(f"{feature.name}={feature.reference or categories[feature.name][0]}")
         for feature in schema.categorical
         if categories[feature.name]
     ]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from flower_fedcon.errors import ConfigError, first_few, number_of
+from flower_fedcon.runs.paper_tables import p_equals
 from flower_fedcon.tables.families.base import (
     DISPERSION,
     NONE,
@@ -283,8 +284,8 @@ class Estimates:
             return str(error)
         q = len(places)
         if math.isinf(self.df):
-            return f"chi2 {statistic:.5g}, degrees of freedom {q}, p = {p:.3g}"
-        return f"F {statistic:.5g}, degrees of freedom {q} and {self.df:.0f}, p = {p:.3g}"
+            return f"chi2 {statistic:.5g}, degrees of freedom {q}, {p_equals(p)}"
+        return f"F {statistic:.5g}, degrees of freedom {q} and {self.df:.0f}, {p_equals(p)}"
 
     def likelihood_ratio(self, smaller: Estimates) -> tuple[float, int, float]:
         """Return the test of this model against one without some of its columns.

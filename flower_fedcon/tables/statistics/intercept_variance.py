@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from flower_fedcon.errors import ConfigError, number_of
+from flower_fedcon.runs.paper_tables import p_equals
 from flower_fedcon.tables.families.base import family_of
 from flower_fedcon.tables.statistics.estimates import Estimates, estimate, inverted, shapes_of
 from flower_fedcon.tables.statistics.group_sums import RATIO_NUMBERS
@@ -395,7 +396,7 @@ def _tested(
     pvalue = 0.5 * float(chi2.sf(ratio, 1)) if ratio else 1.0
     note = (
         f"random intercepts of {number_of(found.clusters, 'group')}; likelihood ratio against none "
-        f"{ratio:.5g}, p = {pvalue:.3g} by (chi^2_0 + chi^2_1) / 2"
+        f"{ratio:.5g}, {p_equals(pvalue)} by (chi^2_0 + chi^2_1) / 2"
     )
     if not sd:
         note += ". Their standard deviation is 0, at the boundary, so it has no standard error"

@@ -177,7 +177,7 @@ def test_a_node_logs_what_stands_out_in_its_rows(tmp_path, log):
     file = write_rows(tmp_path / "a.csv", "age,ill", ["-999,1", *rows])
     schema = Schema("ill", {"age": "numeric"}, positive=[1], negative=[0])
     start([file], schema, 3, made=FedDR(PSI, step_size=1.0), **UNWEIGHTED)
-    assert log.text.count("a.csv: column 'age': -999 (1 row): if it stands for a missing") == 1
+    assert log.text.count("a.csv: column 'age': -999 (row 1): if it stands for a missing") == 1
 
 
 def test_a_node_with_few_rows_refuses():
