@@ -50,7 +50,9 @@ Lost state: with a mirror x_i is sent back; with everyone present x_i := x_bar, 
 the error like 1/t^2.
 
 Not for: high accuracy: the rate is 1/t. If projections are cheap and uploads may be dense, FedDR
-and CompositeFL are faster.
+and CompositeFL are faster: on digits over an l1 ball CompositeFL takes 30 rounds and 0.09 processor
+seconds to 1 %, FedFWPlus 1,140 and 0.53, and FedFW is not there on every split after 10,000 rounds
+(docs/frank_wolfe_time.py).
 
 Source: Ali Dadras, Karthik Prakhya, Alp Yurtsever, "Federated Frank-Wolfe Algorithm", FL-NeurIPS
 workshop 2022, Algorithm 1, Theorems 1 and 2; a longer version is Ali Dadras, Sourasekhar Banerjee,

@@ -248,6 +248,14 @@ def test_a_seed_at_the_optimum_does_not_stretch_a_band(tmp_path, drawn):
     assert drawn[-1].axes[0].get_ylim()[0] < 1e-8
 
 
+def test_a_long_line_is_drawn_where_the_axis_ends_early(tmp_path):
+    """From 1,000 points on matplotlib cuts a line to the axis, and its marks were out of range."""
+    numbers = [*range(1, 2000)]
+    long = {"a": rows(residual=[1 / n for n in numbers], seconds=numbers)}
+    path = plot_histories(long, tmp_path / "f.png", x="seconds", xlim={"": (0, 99)})
+    assert begins(path, PNG)
+
+
 def test_ends_of_axes_can_be_given(tmp_path, drawn):
     path, histories = tmp_path / "figure.png", {"a": rows(residual=[1.0, 1e-2, 1e-16])}
     plot_histories(histories, path, xlim={"bytes": (None, 1e-5)}, ylim={"residual": (1e-6, None)})

@@ -1,4 +1,4 @@
-"""Constants in the claims are those of theorems: FedFW's Theorem 1, and of S-DANE's page."""
+"""Constants, steps and rounds in the claims are those of the theorems."""
 
 from __future__ import annotations
 
@@ -51,10 +51,14 @@ def counterexample(problem):
     return 2.0, L, G
 
 
+def corners(problem):
+    """The vertices of an l1 ball."""
+    axes = problem.constraint.radius * np.eye(problem.x0.size)
+    return np.concatenate([axes, -axes])
+
+
 def lasso(problem):
-    radius, size = problem.constraint.radius, problem.x0.size
-    corners = radius * np.concatenate([np.eye(size), -np.eye(size)])
-    return 2 * radius, *of_least_squares(problem, corners)
+    return 2 * problem.constraint.radius, *of_least_squares(problem, corners(problem))
 
 
 def digits(problem):
@@ -87,28 +91,82 @@ def test_constants(constants):
 
 
 def test_constants_where_f_is_not_convex():
-    """Those of the bound in fedfw_nonconvex.toml, the largest of the five sets of data."""
+    """Those in fedfw_nonconvex.toml: a gap's is the largest of the five sets of data, Q's least."""
     claims = Claims(ROOT / "sims" / "claims" / "fedfw_nonconvex.toml")
-    (claim,) = [one for one in claims.claims if one.get("column") == "fw_gap"]
-    found = []
+    (of_gap, of_distance) = (claim["terms"] for claim in claims.claims)
+    gaps, distances = [], []
     for (label, *place), experiment in claims.runs():
-        if label != claim["algorithm"] or place[-1] != 100:
+        if label != "FedFW" or place[-1] != 100:
             continue
         problem, penalty = experiment.problem(), experiment.settings(label)["penalty"]
         number, radius = problem.num_clients, problem.constraint.radius
-        corners = radius * np.concatenate([np.eye(problem.x0.size), -np.eye(problem.x0.size)])
         L = G = below = 0.0
         for f in problem.objectives:
             L = max(L, np.linalg.norm(f.Q, 2))
-            G = max([G, *(np.linalg.norm(f.gradient(x)) for x in corners)])
+            G = max([G, *(np.linalg.norm(f.gradient(x)) for x in corners(problem))])
             below -= (np.linalg.norm(f.Q, 2) * radius**2 / 2 + abs(f.b).max() * radius) / number
         assert not problem.x0.any()  # F(x0) = 0, and `below` is less than its least value
         D = 2 * radius
-        first = -below + penalty * number * D**2 / 2 + (L * D + G) ** 2 / (4 * number * penalty)
-        found.append([first, L * D**2 / 2])
-    assert len(found) == claims.repeats == 5
-    assert np.allclose([c for c, _ in claim["terms"]], np.max(found, axis=0), rtol=1e-4)
-    assert np.allclose([p for _, p in claim["terms"]], [-1 / 3, -2 / 3])
+        first, second = -below + penalty * number * D**2 / 2, L * D**2 / 2
+        gaps.append([first + (L * D + G) ** 2 / (4 * number * penalty), second])
+        away = G / math.sqrt(number) + math.sqrt(penalty * (first + second))
+        distances.append(away / (penalty * math.sqrt(number)))
+    assert len(gaps) == claims.repeats == 5
+    assert np.allclose(of_gap, np.transpose([np.max(gaps, axis=0), [-1 / 3, -2 / 3]]), rtol=1e-4)
+    assert np.allclose(of_distance, [[min(distances), -1 / 3]], rtol=1e-4)
+
+
+def test_constant_of_the_clients_distance():
+    """Q(t) in fedfw_consensus.toml, of the consensus, which is the distance over sqrt(N)."""
+    claims, found = Claims(ROOT / "sims" / "claims" / "fedfw_consensus.toml"), []
+    for (label, _), experiment in claims.runs():
+        problem, penalty = experiment.problem(), experiment.settings(label)["penalty"]
+        D, L, _ = lasso(problem)
+        root = D * math.sqrt(penalty * (L + problem.num_clients * penalty))
+        found.append(2 / penalty * (dual(problem) + root) / math.sqrt(problem.num_clients))
+    assert np.allclose(claims.claims[0]["terms"], [[min(found), -0.5]], rtol=1e-3)
+
+
+# --- the rounds and steps of DualFL's and FedSGM's theorems ---------------------------------------
+
+
+def linear(kappa):
+    return math.log(1e-12) / math.log1p(-(kappa**-0.5))
+
+
+def regularized(alpha):
+    L = 10.0  # the quadratics' largest eigenvalue
+    return (1 + 2 * math.sqrt(1 + L / alpha)) * math.log(1 / (2 * alpha))
+
+
+def switching(steps=1, q=0.0):
+    return 2 * (2 * steps**2 + steps * q / 4) / steps / 0.1**2  # 2 Gamma D^2 G^2/(E eps^2)
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "rounds"),
+    [
+        ("dualfl_condition", "problem.condition", linear),
+        ("dualfl_regularization", "algorithm.regularization", regularized),
+        ("fedsgm_local_steps", "algorithm.local_steps", switching),
+        ("fedsgm_compression", "algorithm.uplink.fraction", lambda d: switching(q=1 / d - 1)),
+    ],
+)
+def test_rounds_are_the_theorems(name, key, rounds):
+    sweep = read_toml(ROOT / "sims" / "claims" / f"{name}.toml")["sweep"]
+    assert sweep["run.rounds"] == pytest.approx([rounds(each) for each in sweep[key]], abs=1)
+
+
+def test_steps_and_bounds_of_the_smaller_gamma():
+    """Gamma = E/2 + 1 + E^2/3, eta = (2 E T Gamma)^(-1/2), eps = (2 Gamma/(E T))^(1/2)."""
+    tables = read_toml(ROOT / "sims" / "claims" / "fedsgm_gamma.toml")
+    sweep, E = tables["sweep"], 5
+    T, gamma = np.array(sweep["run.rounds"]), E / 2 + 1 + E**2 / 3
+    for place, times, claim in zip((1, 3), (1, 2), tables["claim"], strict=True):
+        rate, eps = sweep[f"compare.{place}.client_lr"], sweep[f"compare.{place}.tolerance"]
+        assert np.allclose(rate, (2 * E * T * gamma) ** -0.5, rtol=1e-5)
+        assert np.allclose(eps, times * np.sqrt(2 * gamma / (E * T)), rtol=1e-5)
+        assert np.allclose(claim["terms"], [[times * math.sqrt(2 * gamma / E), -0.5]], rtol=1e-5)
 
 
 # --- S-DANE ---------------------------------------------------------------------------------------

@@ -555,6 +555,7 @@ def _mark(axis: Axes) -> None:
         x = scale(np.maximum(x, x[x > 0].min(initial=1.0)))  # a coarse clock may read 0 at first
         places = np.linspace(x[0], x[-1], 8) + (x[-1] - x[0]) * (i % 4) / 32
         line.set_markevery(sorted({min(int(j), len(x) - 1) for j in np.searchsorted(x, places)}))
+        line.recache(always=True)  # else a long line is still cut to the axis, without its marks
 
 
 def _missing(rows: Sequence[Record], name: str, positive: bool) -> str:
