@@ -27,6 +27,7 @@ def total_sums(
     statistic: str,
     shapes: Mapping[str, tuple[int, ...]],
     x: Array | None = None,
+    every: dict[int, Payload] | None = None,
     **more: float | Array,
 ) -> dict[str, Array]:
     """Return the totals of all clients' answers, added in client order.
@@ -43,6 +44,8 @@ def total_sums(
         The shape of each array of an answer.
     x : array, optional
         The model; by default the server's.
+    every : dict, optional
+        Takes each client's answer, by place.
     more
         Further arguments of the statistic.
 
@@ -63,6 +66,8 @@ def total_sums(
     if faults:
         why = server.in_words(faults)
         raise RoundError(f"the sums {statistic!r} need every client's answer: {'; '.join(why)}")
+    if every is not None:
+        every |= answers
     totals = {name: np.zeros(shape) for name, shape in shapes.items()}
     for client in sorted(answers):
         for name, value in answers[client].items():

@@ -23,6 +23,7 @@ from flower_fedcon.tables.ending.final_baseline import (
     has_common_baseline,
 )
 from flower_fedcon.tables.ending.final_intercepts import OfTables, check_random, has_random
+from flower_fedcon.tables.ending.final_signs import turned_at_the_end
 from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.tables.row_weights import (
     FREQUENCY,
@@ -171,18 +172,21 @@ def estimates_of(
     method: str,
     reached: Convergence | None,
     common: CommonFit | None = None,
+    remarks: list[str] | None = None,
 ) -> Estimates | str:
     """Return a run's coefficients in their columns' units with errors; or why there are none.
 
     For a multinomial model these are the coefficients of each class against the first. With one
-    baseline hazard for all sites they are those of its fit.
+    baseline hazard for all sites they are those of its fit. `remarks` takes what the sites' sums
+    say of outcomes that are turned round.
     """
     separated = method != DEBIASED and reached is not None and reached.separated
     if reached is not None and (separated or reached.converged is False):
         return f"no standard errors: {reached.text}"
     prepared, x = server.setup.preparation, np.asarray(server.x, dtype=np.float64)
     assert prepared is not None  # noqa: S101  (checked before round 1)
-    ask: Any = partial(total_sums, server, engine)
+    every: dict[int, Payload] = {}
+    ask: Any = partial(total_sums, server, engine, every=every)
     if common is not None:
         x = common.x
 
@@ -197,6 +201,8 @@ def estimates_of(
         fit = _said_of_weights(replace(fit, common=common is not None), prepared)
     except FedConError as error:  # it must not end a finished run
         return f"no standard errors: {error}"
+    if remarks is not None:
+        remarks += turned_at_the_end(server.setup.names, every, x, prepared)
     if method == DEBIASED:
         return fit.mapped(np.diag(1.0 / prepared.scales), prepared.names)
     units = np.kron(prepared.in_units(np.eye(len(x))), np.eye(len(entries) // len(x)))
