@@ -14,7 +14,7 @@ import numpy as np
 
 from flower_fedcon.tables.opposite_effects import CODED, FEW, turned_in_rows
 from flower_fedcon.tables.preparation import Preparation
-from flower_fedcon.tables.row_weights import SAMPLING
+from flower_fedcon.tables.row_weights import as_rows
 from flower_fedcon.tables.site_rows import SiteRows
 from flower_fedcon.validation import Array
 
@@ -49,9 +49,7 @@ def turned_round(
             return
         weights = None
         if table.weights is not None:
-            weights = table.weights[table.training_rows]
-            if schema.weight_kind == SAMPLING:
-                weights = weights * (table.effective_rows / weights.sum())
+            weights = as_rows(table.weights[table.training_rows], schema.weight_kind)
         rows.append((A, table.outcome[table.training_rows], weights))
     said = turned_in_rows(names, rows, len(schema.levels) or 2)
     yield from said

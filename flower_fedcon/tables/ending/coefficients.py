@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from flower_fedcon.core.method import Method
 from flower_fedcon.core.protocol import Setup
 from flower_fedcon.core.server import Server
 from flower_fedcon.errors import ConfigError, FedConError, first_few
-from flower_fedcon.runs.final_sums import total_sums
+from flower_fedcon.runs.final_sums import added, every_answer
 from flower_fedcon.runs.plan import Plan
 from flower_fedcon.tables.design import of_quantiles
 from flower_fedcon.tables.ending.convergence import Convergence, least_weight
@@ -126,7 +125,7 @@ def _said_of_weights(fit: Estimates, prepared: Preparation) -> Estimates:
     if schema is None or not schema.weight:
         return fit
     said = said_of(schema.weight_kind, sum(prepared.rows), sum(prepared.weights))
-    return replace(fit, notes=(*fit.notes, *said), weighing=prepared.weighing(fit.weights))
+    return replace(fit, notes=(*fit.notes, *said), weighing=prepared.weighing)
 
 
 def _penalty(strategy: Method[Any], setup: OfTables) -> str:
@@ -186,13 +185,15 @@ def estimates_of(
     prepared, x = server.setup.preparation, np.asarray(server.x, dtype=np.float64)
     assert prepared is not None  # noqa: S101  (checked before round 1)
     every: dict[int, Payload] = {}
-    ask: Any = partial(total_sums, server, engine, every=every)
+
+    def ask(name: str, shapes: Any, x: Array, method: float) -> Payload:
+        if common is not None:
+            return estimates(common.likelihood, {"x": x, "method": method})
+        every.update(every_answer(server, engine, name, shapes, x, method=method))
+        return added(every, shapes)
+
     if common is not None:
         x = common.x
-
-        def ask(name: str, shapes: Any, x: Array, method: float) -> Payload:
-            return estimates(common.likelihood, {"x": x, "method": method})
-
     try:
         names = np.array(prepared.entries(x.shape), dtype=object).reshape(x.shape)
         entries = (names if x.ndim == 1 else names[:, 1:]).reshape(-1).tolist()

@@ -510,8 +510,7 @@ def _weights_in_words(preparation: Preparation) -> Iterator[str]:
     """Yield what the rows' weights are, and where they do not count."""
     schema = preparation.stated
     if schema is not None and _is_weighted(preparation):
-        kind = schema.weight_kind or "of no stated kind"
-        yield f"weights in {schema.weight!r}: {preparation.weighing(kind)}"
+        yield f"weights in {schema.weight!r}: {preparation.weighing}"
         yield f"numbers of rows, and {DESCRIPTIVES}: {counted_once(schema.weight)}"
 
 
