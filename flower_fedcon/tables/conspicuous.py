@@ -515,7 +515,7 @@ def _exposed(schema: Schema) -> str:
 
 
 def in_another_unit(column: str, names: Sequence[str], values: Sequence[Array]) -> list[str]:
-    """Find clients whose values, which are at hand, seem to be in a different unit; see `scales`.
+    """Find clients whose values, which are available, seem to be in a different unit; see `scales`.
 
     >>> x = np.arange(1.0, 21.0)
     >>> [line[:38] for line in in_another_unit("entry", ["a", "b", "c"], [x, x + 1, 365 * x])]

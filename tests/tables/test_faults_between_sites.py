@@ -110,6 +110,18 @@ def test_entries_in_another_unit_than_times(unit, late, said, tmp_path):
     assert [str(w.message) for w in caught] == told
 
 
+@pytest.mark.parametrize("change", [
+    lambda rows: rows.assign(entry=365.25 * rows["entry"] + 1),
+    lambda rows: rows.rename(columns={"t": "entry", "entry": "t"}),
+])  # fmt: skip
+def test_entries_after_times_are_refused_with_their_row(change, tmp_path):
+    """In a smaller unit at a site, or with the two columns exchanged."""
+    frame = times()
+    frame = pd.concat([frame[:N], change(frame[N : 2 * N]), frame[2 * N :]])
+    with pytest.raises(ConfigError, match=r"site1.csv: row .*expected a time of entry before the"):
+        remarks(tmp_path, frame, TIMES)
+
+
 def test_an_offset_of_scores_in_another_unit(tmp_path):
     frame = counts().assign(score=lambda d: 3.0 + d["x"])
     frame.loc[N : 2 * N - 1, "score"] *= 10
