@@ -33,7 +33,8 @@ COLUMNS = 200
 CODED = "coded the other way round"
 FEW = 20
 """With fewer rows nothing is said of a client."""
-_EVIDENCE = 4.0  # in the log likelihood, from which on a client is named
+EVIDENCE = 4.0
+"""In the log likelihood: with more a client is named."""
 
 
 class SiteSums(NamedTuple):
@@ -105,7 +106,9 @@ def turned_in_rows(
     return turned_by_sums(names, sums, levels)
 
 
-def turned_by_sums(names: Sequence[str], sums: Sequence[SiteSums], levels: int) -> list[str]:
+def turned_by_sums(
+    names: Sequence[str], sums: Sequence[SiteSums], levels: int, evidence: float = EVIDENCE
+) -> list[str]:
     """Return the remark on clients that are turned round, by the sums of all clients' rows."""
     if len(sums) < 2:
         return []
@@ -126,7 +129,7 @@ def turned_by_sums(names: Sequence[str], sums: Sequence[SiteSums], levels: int) 
             if not may_be_turned(shares[k], rows[k], elsewhere):
                 gains[k] = -math.inf
         best = int(np.argmax(gains))
-        if not gains[best] > _EVIDENCE:
+        if not gains[best] > evidence:
             break
         turned.append(best)
     if not turned:
