@@ -143,7 +143,7 @@ ESTIMATORS = {
 @pytest.mark.parametrize(("turned", "sites"), [((), 3), ((1,), 3), ((0, 3), 5), ((1,), 2)])
 def test_an_outcome_turned_round_at_some_sites(levels, turned, sites, tmp_path, caplog):
     """By rows before round 1, by an estimator, and by sums of errors when a run ends."""
-    frame, site = judged(turned, levels, sites=sites)
+    frame, site = judged(turned, levels, sites=sites, effect=1.0)
     model, outcome = ESTIMATORS[levels]
     data = deal(tmp_path, frame, [np.flatnonzero(site == k) for k in range(sites)], "s")
     schema = {"target": "y", "features": numeric(*"abcde"), **outcome}
