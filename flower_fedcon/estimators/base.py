@@ -29,6 +29,7 @@ from flower_fedcon.estimators.argument_forms import (
     folds_of,
     why_not_numbers,
 )
+from flower_fedcon.estimators.between_sites import stands_out
 from flower_fedcon.estimators.random_effects import RandomEffects
 from flower_fedcon.estimators.shared_arguments import FitSettings, PathSettings
 from flower_fedcon.objectives import Profiled, WithOffset
@@ -57,6 +58,7 @@ from flower_fedcon.tables.row_weights import (
     SAMPLING,
     check_sampling,
     in_words,
+    kind_in_words,
     kind_of_weights,
     said_of,
 )
@@ -204,7 +206,7 @@ class FederatedEstimator(RandomEffects, BaseEstimator, FitSettings):  # type: ig
             many, whole = int((weight > 0).sum()), float(weight.sum())
             self._said = said_of(self.weight_kind, many, whole)
             effective = effective_rows(weight, counted) if self._kind == SAMPLING else math.nan
-            self._weighing = in_words(self._kind, many, whole, effective)
+            self._weighing = in_words(kind_in_words(self.weight_kind), many, whole, effective)
         self._say_odd(X, y)
         X = self._about_means(X, counted, weight)
         offsets = self._offset(offset, exposure, n)
@@ -237,6 +239,13 @@ class FederatedEstimator(RandomEffects, BaseEstimator, FitSettings):  # type: ig
             self._labelled(names, self._rows, codes)
         if self.inference is not None and not random:
             self._held = dict(zip(names, clients, strict=True))
+        about = stands_out(
+            family_of(self.family), names, self._rows, X, y, weight=weight,
+            kind=self.weight_kind or "", given={"offset": offset, "exposure": exposure},
+            offset=offsets, levels=self._ordered,
+        )  # fmt: skip
+        for said in about:
+            warnings.warn(said, UserWarning, stacklevel=4)
         weights = [f.total_weight for f in clients]
         self._total = total("sample_weight", np.array(weights))
         start = self._start(clients)
@@ -337,6 +346,12 @@ class FederatedEstimator(RandomEffects, BaseEstimator, FitSettings):  # type: ig
         if not some:
             raise ConfigError(f'{said}. No client is left: use site_effects="common"')
         warnings.warn(f"{said}. Such clients are left out (left_out_)", UserWarning, stacklevel=5)
+
+    @property
+    def _ordered(self) -> int:
+        """The number of ordered outcomes, which may be turned round at a client; 0 for others."""
+        family = family_of(self.family)
+        return 2 if family.binary or family.compares else 0
 
     @property
     def _no_intercept(self) -> float:

@@ -114,6 +114,10 @@ class FederatedOrdinalRegression(ClassifierMixin, FederatedEstimator):  # type: 
     def _objective(self, X: Any, y: Array, weight: Array | None) -> Any:
         return ProportionalOdds(X, y, len(self._levels), sample_weight=weight, intercept=True)
 
+    @property
+    def _ordered(self) -> int:
+        return len(self._levels)
+
     def _completed(self, objective: Any) -> Any:
         return WithThresholds(objective)
 

@@ -198,6 +198,22 @@ def regularization_path(
         walk.close()
 
 
+def expect_strata(problem: FederatedProblem) -> None:
+    """Refuse a Cox model with one baseline hazard for all sites, which is not a sum over clients.
+
+    Raises
+    ------
+    ConfigError
+    """
+    prepared = problem.preparation
+    if prepared is not None and prepared.stated is not None and not prepared.stated.stratified:
+        raise ConfigError(
+            "a path, cross-validation and stability selection add up clients' losses, and with "
+            "stratified = false the loss is none of these sums: take stratified = true, or `fedcon "
+            "run` for single values of l1"
+        )
+
+
 class Walk:
     """A run that goes from one weight of the regularizer to the next."""
 
@@ -216,6 +232,7 @@ class Walk:
                 f"a path needs a regularizer with a weight, and the problem has the constraint "
                 f"{problem.constraint!r}: give a regularizer instead"
             )
+        expect_strata(problem)
         given = problem.regularizer if regularizer is None else regularizer
         self.psi: Regularizer = as_regularizer(given)
         if isinstance(self.psi, Zero):

@@ -54,6 +54,29 @@ def total_sums(
         If a client's answer is missing: the others' sums would belong to a different table. The
         error says whose answer, and why.
     """
+    return added(every_answer(server, engine, statistic, shapes, x, **more), shapes)
+
+
+def added(
+    answers: Mapping[int, Payload], shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, Array]:
+    """Return the totals of clients' answers, added in client order."""
+    totals = {name: np.zeros(shape) for name, shape in shapes.items()}
+    for client in sorted(answers):
+        for name, value in answers[client].items():
+            totals[name] += value
+    return totals
+
+
+def every_answer(
+    server: Server,
+    engine: Engine,
+    statistic: str,
+    shapes: Mapping[str, tuple[int, ...]],
+    x: Array | None = None,
+    **more: float | Array,
+) -> dict[int, Payload]:
+    """Return all clients' answers, by client; see `total_sums`."""
     if server.strategy.privacy is not None:
         raise ConfigError(
             f"privacy={server.strategy.privacy!r} protects the uploads of rounds, not the sums of "
@@ -63,11 +86,7 @@ def total_sums(
     if faults:
         why = server.in_words(faults)
         raise RoundError(f"the sums {statistic!r} need every client's answer: {'; '.join(why)}")
-    totals = {name: np.zeros(shape) for name, shape in shapes.items()}
-    for client in sorted(answers):
-        for name, value in answers[client].items():
-            totals[name] += value
-    return totals
+    return answers
 
 
 def asked(

@@ -15,7 +15,7 @@ from flower_fedcon.errors import ConfigError, first_few, number_of
 from flower_fedcon.objectives.survival import NOTHING_COMPARED
 from flower_fedcon.tables.encoding import is_wide
 from flower_fedcon.tables.marks import looks_missing, near_duplicates
-from flower_fedcon.tables.preparation import Agreed, categories_of
+from flower_fedcon.tables.preparation import LARGEST, Agreed, categories_of
 from flower_fedcon.tables.schema import COMMON, OWN, Feature, Schema
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
@@ -35,6 +35,7 @@ _CODES = (0.0, 1.0), (1.0, 2.0), (-1.0, 1.0), (-1.0, 0.0)  # of columns with two
 _ROWS = 10  # fewer rows do not show an identifier
 _SHOWN = 6
 _HEAVY, _TIMES = 0.1, 5.0  # a row's share of all weight that is said: so much, times an equal one
+_CHANCE = 0.01  # of one value in all rows of a client, below which it is said
 _LISTED = 20  # with more categories it is normal for clients to have some alone
 
 
@@ -132,6 +133,8 @@ def conspicuous_values(
         lacking = [name for name, n in zip(names, rows, strict=True) if n == 0]
         if lacking and len(lacking) < len(names):  # else it is refused
             remarks.append(f"no row has {outcome} at {first_few(lacking)}")
+    if schema.family.log_link:
+        remarks += of_levels(schema, names, first.weights, told)
     if schema.sparse:
         return remarks
     for j, feature in enumerate(schema.numeric):
@@ -157,6 +160,11 @@ def conspicuous_values(
         marks, counts = tuple(marks[j] for j in named), counts[:, named]
         remarks += _missing(feature.name, names, counts.sum(axis=1))
         remarks += _categories(feature, marks, names, counts)
+        for k, own in enumerate(counts):
+            if np.count_nonzero(own) == 1 and not np.isnan(np.array(each_told[k])[named]).any():
+                j, rest = int(own.argmax()), counts.sum(axis=0) - own
+                share = float(rest[j] / max(rest.sum(), 1.0))
+                remarks += _one_value(feature.name, names[k], own.sum(), repr(marks[j]), share)
         where = [
             name
             for name, one, n in zip(names, listed_own, first.rows, strict=True)
@@ -231,6 +239,12 @@ def _of_pairs(
                     f"column {columns[j]!r}: all values at {client} are {own[0, j]:.5g}, and they "
                     f"differ elsewhere: are they measured there?"
                 )
+        for j in np.flatnonzero((own[1] == 0) & (n[k] > 0) & (n[rest].sum(axis=0) > 0)).tolist():
+            value, share = own[0, j], others[0, j]
+            two = abs(others[1, j] ** 2 - share * (1 - share)) <= 1e-9
+            if value in (0.0, 1.0) and two and schema.numeric[j].transform == "none":
+                same = share if value else 1 - share
+                yield from _one_value(columns[j], client, n[k, j], f"{value:g}", same)
         usable &= own[1] > 0
         unlike = [
             j for j in np.flatnonzero(usable).tolist()
@@ -240,6 +254,33 @@ def _of_pairs(
             crossed = max(_distance(own[:, a], others[:, b]), _distance(own[:, b], others[:, a]))
             if crossed < _NEAR:
                 yield f"columns {columns[a]!r} and {columns[b]!r} seem exchanged at {client}"
+
+
+def _one_value(column: str, client: str, rows: float, value: str, share: float) -> Iterator[str]:
+    """Yield that all rows of a client have one value of a column, if that is hardly by chance.
+
+    Parameters
+    ----------
+    column, client : str
+    rows : float
+        The client's rows with a value.
+    value : str
+    share : float
+        Of the others' rows with this value.
+
+    Examples
+    --------
+    >>> [line] = _one_value("treated", "b", 30, "0", 0.55)
+    >>> line
+    "column 'treated': all 30 rows of b have 0, and 45% elsewhere do not: b tells nothing of it"
+    >>> list(_one_value("rare", "b", 30, "0", 0.95))
+    []
+    """
+    if 0 < share < 1 and share**rows < _CHANCE:
+        yield (
+            f"column {column!r}: all {rows:.0f} rows of {client} have {value}, and {1 - share:.0%} "
+            f"elsewhere do not: {client} tells nothing of it"
+        )
 
 
 def _mean_and_spread(n: Array, sums: Array, squares: Array, about: Array) -> Array:
@@ -356,9 +397,31 @@ def scales(
                 spreads[name] = _spread(average, float(square / n), mean)
             if size := _size(feature.transform, average, float(square / n), mean):
                 sizes[name] = size
-    if len(sizes) < 2:
-        return []
     remarks = []
+    for name, ratio in _ratios(sizes, many):
+        within = ratio * (1 - 1e-9) > 1 / _FACTOR and ratio < _FACTOR * (1 - 1e-9)
+        if within and not _another_unit(name, ratio, means, spreads, feature.transform):
+            continue
+        said = _times_in_words(name, ratio, means)
+        remarks.append(f"column {feature.name!r}: values {said}: another unit?")
+    return remarks
+
+
+def _ratios(sizes: dict[str, float], many: set[str]) -> Iterator[tuple[str, float]]:
+    """Yield of each client the ratio of its values' size to the others', unless another's says so.
+
+    Parameters
+    ----------
+    sizes : dict of float
+        The clients' sizes, above 0.
+    many : set of str
+        Clients with several values.
+
+    Examples
+    --------
+    >>> list(_ratios({"a": 1.0, "b": 12.0, "c": 1.0}, {"a", "b", "c"}))
+    [('a', 1.0), ('b', 12.0), ('c', 1.0)]
+    """
     for name, size in sizes.items():
         others = [math.log(sizes[other]) for other in sizes if other != name and other in many]
         if not others:
@@ -371,17 +434,114 @@ def scales(
             ratio = math.exp(min((own - other for other in middle), key=abs))
         if ratio < 1 and (len(sizes) == 2 or name not in many):
             continue  # the remark on the other client says the same, or a value near 0 by chance
-        within = ratio * (1 - 1e-9) > 1 / _FACTOR and ratio < _FACTOR * (1 - 1e-9)
-        if within and not _another_unit(name, ratio, means, spreads, feature.transform):
+        yield name, ratio
+
+
+def _times_in_words(name: str, ratio: float, means: dict[str, float]) -> str:
+    """Return how a client's values differ from the others'.
+
+    >>> _times_in_words("b", 12.0, {"a": 3.0, "b": 36.0})
+    'at b are about 12 times those of the others (mean 36, elsewhere 3)'
+    """
+    digits = ".0f" if max(ratio, 1 / ratio) >= 10 else ".2g"
+    said = f"{ratio:,{digits}}" if ratio > 1 else f"1/{1 / ratio:,{digits}}"
+    elsewhere = np.median([average for other, average in means.items() if other != name])
+    return (
+        f"at {name} are about {said} times those of the others (mean {means[name]:.4g}, elsewhere "
+        f"{elsewhere:.4g})"
+    )
+
+
+def of_levels(
+    schema: Schema, names: Sequence[str], weights: Sequence[float], told: Sequence[Payload]
+) -> list[str]:
+    """Find clients whose outcomes or exposures seem to be in a different unit, by their sums.
+
+    Without an offset outcomes are compared as columns are (`scales`). With one, exposures are six
+    times the others', or a sixth, and rates differ the other way: by the root of that or more. A
+    client of large groups of people has large exposures, too, but no low rates.
+
+    Parameters
+    ----------
+    schema : Schema
+        Of a loss with a log link.
+    names : sequence of str
+    weights : sequence of float
+        For each client the sum of its rows' weights.
+    told : sequence of dict
+        Answers with "level"; zeros where rows are few.
+
+    Examples
+    --------
+    >>> schema = Schema("n", {"x": "numeric"}, loss="poisson", exposure="years")
+    >>> told = [{"level": np.array([40.0, years, 90.0])} for years in (80.0, 29000.0, 90.0)]
+    >>> of_levels(schema, ["a", "b", "c"], [30, 30, 30], told)[0][:62]
+    "column 'years': values at b are about 342 times those of the o"
+    """
+    counted = np.array([one["level"] for one in told])
+    n = np.where(counted[:, 1] > 0, np.array(weights, dtype=np.float64), 0.0)
+    y, exposures, squares = counted.T
+    if not schema.offsets:
+        mean = float(y.sum() / max(float(n.sum()), 1e-300))
+        about = np.maximum(squares - 2.0 * mean * y + mean * mean * n, 0.0)
+        return scales(Feature(schema.target), names, n, y, about, mean)
+    known = [k for k in range(len(names)) if n[k] > 0]
+    means = {names[k]: float(exposures[k] / n[k]) for k in known}
+    many, remarks = {names[k] for k in known if n[k] >= _STEADY}, []
+    for name, ratio in _ratios(means, many):
+        k = list(names).index(name)
+        rest = [j for j in known if j != k]
+        elsewhere = float(y[rest].sum() / exposures[rest].sum())
+        own = max(float(y[k]), 0.5 if schema.family.whole else 1e-300) / float(exposures[k])
+        size = math.log(ratio)
+        if abs(size) * (1 + 1e-9) < math.log(_ALIKE) or not elsewhere > 0:
             continue
-        digits = ".0f" if max(ratio, 1 / ratio) >= 10 else ".2g"
-        said = f"{ratio:,{digits}}" if ratio > 1 else f"1/{1 / ratio:,{digits}}"
-        elsewhere = np.median([average for other, average in means.items() if other != name])
-        remarks.append(
-            f"column {feature.name!r}: values at {name} are about {said} times those of the others "
-            f"(mean {means[name]:.4g}, elsewhere {elsewhere:.4g}): another unit?"
-        )
+        away = -math.log(own / elsewhere) / size  # 1 if only the unit differs
+        if away >= 0.5:
+            remarks.append(
+                f"{_exposed(schema)} {_times_in_words(name, ratio, means)}, and {schema.target!r} "
+                f"per exposure is {own:.3g} there and {elsewhere:.3g} elsewhere: another unit?"
+            )
     return remarks
+
+
+def _exposed(schema: Schema) -> str:
+    """Return what exposures are, for a remark on them."""
+    if schema.offset and schema.exposure:
+        return f"columns {schema.exposure!r} and {schema.offset!r}: exposures times exp(offset)"
+    if schema.offset:
+        return f"column {schema.offset!r}: exposures exp(offset)"
+    return f"column {schema.exposure!r}: values"
+
+
+def in_another_unit(column: str, names: Sequence[str], values: Sequence[Array]) -> list[str]:
+    """Find clients whose values, which are available, seem to be in a different unit; see `scales`.
+
+    >>> x = np.arange(1.0, 21.0)
+    >>> [line[:38] for line in in_another_unit("entry", ["a", "b", "c"], [x, x + 1, 365 * x])]
+    ["column 'entry': values at c are about "]
+    """
+    sizes = np.array([float(len(part)) for part in values])
+    if not sizes.any():
+        return []
+    sums = np.array([math.fsum(part.tolist()) for part in values])
+    mean = float(sums.sum() / sizes.sum())
+    squares = np.array([float(((part - mean) ** 2).sum()) for part in values])
+    return scales(Feature(column), names, sizes, sums, squares, mean)
+
+
+def level_of(y: Array, offset: Array | None, w: Array) -> Array:
+    """Return the weighted sums of outcomes, exposures exp(offset) and squared outcomes.
+
+    >>> level_of(np.array([1.0, 3.0]), np.log([2.0, 4.0]), np.ones(2))
+    array([ 4.,  6., 10.])
+    """
+    exposure = np.ones(len(y))
+    if offset is not None:
+        exposure = np.exp(np.clip(offset, -300.0, 300.0))
+    with np.errstate(over="ignore"):
+        sums = [math.fsum((w * part).tolist()) for part in (y, exposure, y * y)]
+    return np.minimum(sums, LARGEST)
 
 
 def _spread(own: float, square: float, mean: float) -> float:

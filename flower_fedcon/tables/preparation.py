@@ -76,7 +76,13 @@ from flower_fedcon.tables.families.base import INTERCEPT as INTERCEPT
 from flower_fedcon.tables.marks import number_in
 from flower_fedcon.tables.packed_text import packed_text, unpacked_text
 from flower_fedcon.tables.risk_counts import Curves
-from flower_fedcon.tables.row_weights import SAMPLING, effective_number, in_words
+from flower_fedcon.tables.row_weights import (
+    SAMPLING,
+    effective_number,
+    in_words,
+    kind_in_words,
+    of_sites,
+)
 from flower_fedcon.tables.schema import COMMON, OWN, RANDOM, Schema
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.digests import LATER
@@ -191,8 +197,12 @@ class Preparation:
     remarks: tuple[str, ...] = field(default=(), metadata={LATER: True})
     effective: tuple[float, ...] = field(default=(), metadata={LATER: True})
 
-    def weighing(self, kind: str) -> str:
-        """Return what the rows' weights of such a kind add up to, in words."""
+    @property
+    def weighing(self) -> str:
+        """What the rows' weights mean and add up to, in words."""
+        stated = None if self.stated is None else self.stated.weight_kind
+        doubt = of_sites([""] * len(self.rows), self.weights, self.rows)
+        kind = kind_in_words(stated, doubt)
         effective = effective_number(self.weights, self.effective) if self.effective else math.nan
         return in_words(kind, sum(self.rows), math.fsum(self.weights), effective)
 

@@ -13,10 +13,17 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from flower_fedcon.errors import ConfigError, number_of
-from flower_fedcon.validation import choice
+from flower_fedcon.validation import Array, choice
 
 FREQUENCY, SAMPLING = KINDS = ("frequency", "sampling")
+_ASKED = (
+    f'give weight_kind="{SAMPLING}" if a row stands for so many of a population (weights of a '
+    f'survey, or inverse probabilities), or weight_kind="{FREQUENCY}" if it stands for so many '
+    "equal rows"
+)
 
 
 def kind_of_weights(stated: Any, inference: str, doubt: str) -> str:
@@ -43,12 +50,32 @@ def kind_of_weights(stated: Any, inference: str, doubt: str) -> str:
     if stated:
         return choice("weight_kind", stated, KINDS)
     if doubt:
-        raise ConfigError(
-            f'{doubt}, and {inference} depend on what they mean: give weight_kind="{SAMPLING}" if '
-            f"a row stands for so many of a population (weights of a survey, or inverse "
-            f'probabilities), or weight_kind="{FREQUENCY}" if it stands for so many equal rows'
-        )
+        raise ConfigError(f"{doubt}, and {inference} depend on what they mean: {_ASKED}")
     return FREQUENCY
+
+
+def kind_in_words(stated: Any, doubt: str = "") -> str:
+    """Return the kind of weights as every report says it, and whether it is a default.
+
+    >>> kind_in_words("sampling"), kind_in_words(None), kind_in_words(None, "0.5 of a row")
+    ('sampling', 'frequency, as no weight_kind is stated', 'of no stated weight_kind')
+    """
+    if stated:
+        return str(stated)
+    return "of no stated weight_kind" if doubt else f"{FREQUENCY}, as no weight_kind is stated"
+
+
+def asks_for_kind(column: str, stated: Any, weights: Array) -> list[str]:
+    """Return the question what a table's weights mean; [] if it is stated, or all are 1.
+
+    >>> asks_for_kind("w", None, np.array([1.0, 3.0]))[0][:57]
+    "column 'w': weights of no stated kind, on which errors de"
+    >>> asks_for_kind("w", None, np.ones(2)), asks_for_kind("w", "sampling", np.ones(1) / 3)
+    ([], [])
+    """
+    if stated or (weights == 1).all():
+        return []
+    return [f"column {column!r}: weights of no stated kind, on which errors depend: {_ASKED}"]
 
 
 def of_sites(names: Sequence[str], sums: Sequence[float], rows: Sequence[int]) -> str:
@@ -80,6 +107,18 @@ def effective_number(sums: Sequence[float], effective: Sequence[float]) -> float
     shares = [one / top for one in sums]
     squares = [one * one / n for one, n in zip(shares, effective, strict=True) if n]
     return math.fsum(shares) ** 2 / math.fsum(squares)
+
+
+def as_rows(weights: Array, kind: str) -> Array:
+    """Return weights as numbers of rows: of sampling, or not whole, with their effective sum.
+
+    >>> as_rows(np.array([2.0, 2.0, 4.0]), "sampling").sum().round(3), as_rows(np.ones(2), "")
+    (np.float64(2.667), array([1., 1.]))
+    """
+    if kind == FREQUENCY or (kind != SAMPLING and (weights == np.rint(weights)).all()):
+        return weights
+    counted: Array = weights * (weights.sum() / np.square(weights).sum())
+    return counted
 
 
 def in_words(kind: str, rows: float, total: float, effective: float = math.nan) -> str:

@@ -23,8 +23,8 @@ from flower_fedcon.tables.conspicuous import (
     check_outcomes,
     check_references,
     conspicuous_values,
+    in_another_unit,
     is_heavy,
-    scales,
 )
 from flower_fedcon.tables.design import of_quantiles
 from flower_fedcon.tables.families.base import RESIDUAL
@@ -33,8 +33,8 @@ from flower_fedcon.tables.odd_values import odd_across, odd_pairs, odd_values, r
 from flower_fedcon.tables.own_files import SURVEY
 from flower_fedcon.tables.preparation import Preparation, agree, conclude
 from flower_fedcon.tables.repeated_rows import same_rows
-from flower_fedcon.tables.row_weights import SAMPLING
-from flower_fedcon.tables.schema import Feature, Schema
+from flower_fedcon.tables.row_weights import SAMPLING, asks_for_kind
+from flower_fedcon.tables.schema import Schema
 from flower_fedcon.tables.small_cells import effective_rows
 from flower_fedcon.tables.table import SPREAD, SUMMARY, Table
 from flower_fedcon.tables.turned_round import turned_round
@@ -132,6 +132,9 @@ def survey(clients: Sequence[Client], least: int = 1) -> Survey:
     findings += scales_of_outcomes(names, [client.table for client in clients])
     findings += [f"{c.name}: {line}" for c in clients for line in seen_in_rows(c.columns)]
     findings += odd_across(names, [client.table for client in clients])
+    if schema.weight:
+        weights = np.concatenate([np.asarray(client.table.weights) for client in clients])
+        findings += asks_for_kind(schema.weight, schema.weight_kind, weights)
     findings += heavy_rows(names, [client.table for client in clients])
     findings += two_values([client.table for client in clients])
     findings += codes_as_numbers([client.table for client in clients])
@@ -221,29 +224,32 @@ def _told(column: str, schema: Schema, answer: dict[str, Any]) -> str:
 
 
 def scales_of_outcomes(names: Sequence[str], tables: Sequence[Table]) -> Iterator[str]:
-    """Yield remarks on outcomes, times and weights, and on a constant target.
+    """Yield remarks on outcomes, times, entries, offsets and weights, and on a constant target.
 
-    They are as in `conspicuous_values`.
+    They are as in `conspicuous_values`, which has those on outcomes with a log link. Of entries
+    those after 0 are compared: where few rows enter late, their mean would be low in any unit.
     """
     schema = tables[0].schema
     outcomes: dict[str, list[Array]] = {}
+    if schema.offset and not schema.family.log_link:
+        outcomes[schema.offset] = [np.asarray(table.offset) for table in tables]
+    if schema.entry:
+        late = [table.targets[:, 2] for table in tables]
+        outcomes[schema.entry] = [entries[entries > 0] for entries in late]
     if not schema.family.labelled:
         outcomes[schema.target] = [table.targets.reshape(len(table.targets), -1)[:, 0]
                                    for table in tables]  # fmt: skip
     if schema.weight:
         outcomes[schema.weight] = [table.weights for table in tables if table.weights is not None]
     for column, values in outcomes.items():
-        sizes = np.array([float(len(part)) for part in values])
-        if len(np.unique(np.concatenate(values))) == 1 and column == schema.target:
+        if column == schema.target and len(np.unique(np.concatenate(values))) == 1:
             yield (
                 f"target {column!r} is {values[0][0]:g} in all rows, so there is nothing to "
                 f"fit: name another target"
             )
             return
-        sums = np.array([math.fsum(part.tolist()) for part in values])
-        mean = float(sums.sum() / sizes.sum())
-        squares = np.array([float(((part - mean) ** 2).sum()) for part in values])
-        yield from scales(Feature(column), names, sizes, sums, squares, mean)
+        if column != schema.target or not schema.family.log_link:
+            yield from in_another_unit(column, names, values)
 
 
 def heavy_rows(names: Sequence[str], tables: Sequence[Table]) -> Iterator[str]:

@@ -12,6 +12,7 @@ from flower_fedcon.core.wings import later
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives import Objective, Profiled, WithOffset
 from flower_fedcon.tables.by_level import LEVELS, told_by_level
+from flower_fedcon.tables.conspicuous import level_of
 from flower_fedcon.tables.design import OF_TERMS, matrix, told_of_terms
 from flower_fedcon.tables.encoded_rows import encoded
 from flower_fedcon.tables.encoding import codes, is_wide
@@ -19,7 +20,7 @@ from flower_fedcon.tables.held_out import HeldOut
 from flower_fedcon.tables.misfits import DataError, Misfit
 from flower_fedcon.tables.numbers_at_risk import numbers_at_risk
 from flower_fedcon.tables.packed_text import packed_text, unpacked_text
-from flower_fedcon.tables.preparation import LARGEST, Preparation
+from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.tables.risk_counts import risk_counts
 from flower_fedcon.tables.row_weights import SAMPLING
 from flower_fedcon.tables.schema import OWN
@@ -120,13 +121,9 @@ class Table(SiteRows):
         """Return the weighted sums of outcomes, exposures and squared outcomes."""
         if is_few(self.weights, rows, least):
             return np.zeros(3)
-        y, exposure = self.targets[rows], np.ones(len(rows))
-        if self.offset is not None:
-            exposure = np.exp(np.clip(self.offset[rows], -300.0, 300.0))
+        offset = None if self.offset is None else self.offset[rows]
         w = np.ones(len(rows)) if self.weights is None else self.weights[rows]
-        with np.errstate(over="ignore"):
-            sums = [math.fsum((w * part).tolist()) for part in (y, exposure, y * y)]
-        return np.minimum(sums, LARGEST)
+        return level_of(self.targets[rows], offset, w)
 
     def _spread(self, rows: Any, down: dict[str, Any], least: int) -> dict[str, Any]:
         if self.sparse is not None:

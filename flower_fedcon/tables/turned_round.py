@@ -1,7 +1,8 @@
-"""Clients whose events seem to be coded the other way round: their share and effects are opposite.
+"""Clients of tables whose outcomes seem to be coded the other way round.
 
-Rows in one process show it by correlations of columns with the outcome. On nodes held-out rows do,
-if a site sends its AUC (see `flower_fedcon.tables.quality`), and the numbers of events of times.
+Rows in one process show it by their effects (`flower_fedcon.tables.opposite_effects`). On nodes
+the sums for standard errors do (`flower_fedcon.tables.ending.final_signs`), or held-out rows, if a
+site sends its AUC (see `flower_fedcon.tables.quality`), and the numbers of events of times.
 """
 
 from __future__ import annotations
@@ -11,25 +12,24 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from flower_fedcon.tables.opposite_effects import CODED, FEW, turned_in_rows
 from flower_fedcon.tables.preparation import Preparation
+from flower_fedcon.tables.row_weights import as_rows
 from flower_fedcon.tables.site_rows import SiteRows
 from flower_fedcon.validation import Array
 
 OPPOSITE = -4.0
 """The standard score at which an association is opposite to that of the others."""
 _FAR = 0.4  # between shares of events: nearer ones are opposite by chance, about 1/2
-_FEW = 20  # rows: with fewer nothing is said
 
 
 def turned_round(
     names: Sequence[str], tables: Sequence[SiteRows], preparation: Preparation
 ) -> Iterator[str]:
-    """Yield a remark on the clients whose events seem to be coded the other way round.
+    """Yield a remark on the clients whose outcomes seem to be coded the other way round.
 
-    Each client's columns are weighted by the others' mean correlation with the outcome, every
-    client alike. If this sum is associated with the outcome the other way round there, and the
-    share of events is no nearer to the others' than its opposite, the client is named. Events of
-    times are also told by shares, if times are alike; see `_opposite_shares`.
+    See `opposite_effects`. Events of times are also told by shares, if times are alike; see
+    `_opposite_shares`.
 
     Parameters
     ----------
@@ -39,47 +39,29 @@ def turned_round(
     preparation : Preparation
     """
     schema = tables[0].schema
-    if not (schema.family.binary or schema.event) or len(tables) < 2 or preparation.width:
+    ordered = schema.family.binary or schema.event or schema.levels
+    if not ordered or len(tables) < 2 or preparation.width:
         return
-    rows: list[tuple[Array, Array]] = []
+    rows: list[tuple[Array, Array, Array | None]] = []
     for table in tables:
         A = table.matrix(preparation)[table.training_rows]  # type: ignore[attr-defined]
         if not isinstance(A, np.ndarray):
             return
-        rows.append((A - A.mean(axis=0), (table.outcome[table.training_rows] > 0).astype(float)))
-    shares = [float(y.mean()) for _, y in rows]
-    slopes = [A.T @ (y - y.mean()) for A, y in rows]
-    units = [slope / max(float(np.linalg.norm(slope)), 1e-300) for slope in slopes]
-    turned = []
-    for k, (A, y) in enumerate(rows):
-        if len(y) < _FEW or not 0 < shares[k] < 1:
-            continue
-        score = A @ (np.sum(units, axis=0) - units[k])
-        size = float(np.linalg.norm(score)) * math.sqrt(float(np.sum((y - y.mean()) ** 2)))
-        z = float(score @ (y - y.mean())) / size * math.sqrt(len(y)) if size else 0.0
-        others = [y for place, (_, y) in enumerate(rows) if place != k]
-        if z < OPPOSITE and may_be_turned(shares[k], len(y), float(np.concatenate(others).mean())):
-            turned.append(k)
-    if not turned and schema.event:
+        weights = None
+        if table.weights is not None:
+            weights = as_rows(table.weights[table.training_rows], schema.weight_kind)
+        rows.append((A, table.outcome[table.training_rows], weights))
+    said = turned_in_rows(names, rows, len(schema.levels) or 2)
+    yield from said
+    if not said and schema.event:
         times = [table.targets[table.training_rows, 0] for table in tables]
-        for k in _opposite_shares(times, [y for _, y in rows]):
-            rest = float(np.concatenate([y for j, (_, y) in enumerate(rows) if j != k]).mean())
+        events = [y for _, y, _ in rows]
+        for k in _opposite_shares(times, events):
+            rest = float(np.concatenate([y for j, y in enumerate(events) if j != k]).mean())
             yield (
-                f"{shares[k]:.0%} of the rows of {names[k]} have an event, and {rest:.0%} "
-                f"elsewhere, with times alike: are events coded the other way round there?"
+                f"{events[k].mean():.0%} of the rows of {names[k]} have an event, and {rest:.0%} "
+                f"elsewhere, with times alike: are events {CODED} there?"
             )
-    if turned and 2 * len(turned) <= len(names):
-        yield turned_in_words(
-            [names[k] for k in turned],
-            [shares[k] for k in turned],
-            float(np.concatenate([y for k, (_, y) in enumerate(rows) if k not in turned]).mean()),
-        )
-    elif len(names) == 2 and turned:
-        yield (
-            f"columns have opposite effects on the outcome at {names[0]} ({shares[0]:.0%} of the "
-            f"rows have it) and {names[1]} ({shares[1]:.0%}): is it, or a column, coded the other "
-            f"way round at one of them?"
-        )
 
 
 def _opposite_shares(times: Sequence[Array], events: Sequence[Array]) -> list[int]:
@@ -116,7 +98,7 @@ def _opposite_shares(times: Sequence[Array], events: Sequence[Array]) -> list[in
 
 def _opposite(n: Array, share: Array) -> Iterator[int]:
     """Yield clients of which the others' shares are alike, and theirs is opposite and far."""
-    for k in range(len(n)) if len(n) >= 3 and n.min() >= _FEW else ():
+    for k in range(len(n)) if len(n) >= 3 and n.min() >= FEW else ():
         rest = np.arange(len(n)) != k
         elsewhere = float(n[rest] @ share[rest] / n[rest].sum())
         errors = np.sqrt(elsewhere * (1 - elsewhere) / n)
@@ -152,30 +134,3 @@ def turned_on_nodes(names: Sequence[str], preparation: Preparation) -> Iterator[
             f"elsewhere: are events coded the other way round there, or are rows followed for "
             f"another time?"
         )
-
-
-def may_be_turned(share: float, rows: float, elsewhere: float) -> bool:
-    """Return whether a share of events, turned round, is at least as near to that elsewhere.
-
-    >>> may_be_turned(0.8, 100, 0.2), may_be_turned(0.2, 100, 0.2), may_be_turned(0.5, 100, 0.45)
-    (True, False, True)
-    """
-    own, other = (_logit(p, rows) for p in (share, elsewhere))
-    error = 2.0 / math.sqrt(rows * max(share * (1 - share), 1.0 / rows))
-    return abs(-own - other) <= abs(own - other) + error
-
-
-def turned_in_words(names: Sequence[str], shares: Sequence[float], elsewhere: float) -> str:
-    """Return the remark on clients, with their shares of events."""
-    pairs = zip(names, shares, strict=True)
-    listed = ", ".join(f"{one} ({p:.0%} of the rows have an event)" for one, p in pairs)
-    return (
-        f"the outcome may be coded the other way round at {listed}: elsewhere {elsewhere:.0%} "
-        f"have one, and what goes with more events elsewhere goes with fewer there. Does 1 mean "
-        f"there what 0 means elsewhere, in the outcome or in a column?"
-    )
-
-
-def _logit(share: float, rows: float) -> float:
-    inside = min(max(share, 0.5 / rows), 1.0 - 0.5 / rows)
-    return math.log(inside / (1.0 - inside))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pandas as pd
 
 from flower_fedcon import simulate
@@ -30,6 +31,18 @@ def deal(folder, frame, parts=3, name="site"):
     for k, rows in enumerate(parts):
         frame.iloc[rows].to_csv(folder / f"{name}{k}.csv", index=False)
     return f"{folder}/{name}*.csv"
+
+
+def judged(turned=(), levels=2, seed=0, sites=3, effect=0.7):
+    """Rows of 100 patients at each site, with five effects, and an outcome of so many levels."""
+    rng = np.random.default_rng(seed)
+    site = np.repeat(np.arange(sites), 100)
+    A = rng.normal(size=(len(site), 5))
+    A[:, 3:] = A[:, 3:] > 0.5
+    score = A @ (effect * np.array([1.0, -0.6, 0.4, 1.0, -0.8])) + rng.logistic(size=len(site))
+    level = np.searchsorted(np.quantile(score, np.linspace(0, 1, levels + 1)[1:-1] ** 0.7), score)
+    level = np.where(np.isin(site, turned), levels - 1 - level, level)
+    return pd.DataFrame(A, columns=list("abcde")).assign(y=level), site
 
 
 def study(folder, schema, *more, data="*.csv", rounds=5):

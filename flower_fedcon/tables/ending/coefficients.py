@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from flower_fedcon.core.method import Method
 from flower_fedcon.core.protocol import Setup
 from flower_fedcon.core.server import Server
 from flower_fedcon.errors import ConfigError, FedConError, first_few
-from flower_fedcon.runs.final_sums import total_sums
+from flower_fedcon.runs.final_sums import added, every_answer
 from flower_fedcon.runs.plan import Plan
 from flower_fedcon.tables.design import of_quantiles
 from flower_fedcon.tables.ending.convergence import Convergence, least_weight
@@ -23,6 +22,7 @@ from flower_fedcon.tables.ending.final_baseline import (
     has_common_baseline,
 )
 from flower_fedcon.tables.ending.final_intercepts import OfTables, check_random, has_random
+from flower_fedcon.tables.ending.final_signs import turned_at_the_end
 from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.tables.row_weights import (
     FREQUENCY,
@@ -125,7 +125,7 @@ def _said_of_weights(fit: Estimates, prepared: Preparation) -> Estimates:
     if schema is None or not schema.weight:
         return fit
     said = said_of(schema.weight_kind, sum(prepared.rows), sum(prepared.weights))
-    return replace(fit, notes=(*fit.notes, *said), weighing=prepared.weighing(fit.weights))
+    return replace(fit, notes=(*fit.notes, *said), weighing=prepared.weighing)
 
 
 def _penalty(strategy: Method[Any], setup: OfTables) -> str:
@@ -171,24 +171,29 @@ def estimates_of(
     method: str,
     reached: Convergence | None,
     common: CommonFit | None = None,
+    remarks: list[str] | None = None,
 ) -> Estimates | str:
     """Return a run's coefficients in their columns' units with errors; or why there are none.
 
     For a multinomial model these are the coefficients of each class against the first. With one
-    baseline hazard for all sites they are those of its fit.
+    baseline hazard for all sites they are those of its fit. `remarks` takes what the sites' sums
+    say of outcomes that are turned round.
     """
     separated = method != DEBIASED and reached is not None and reached.separated
     if reached is not None and (separated or reached.converged is False):
         return f"no standard errors: {reached.text}"
     prepared, x = server.setup.preparation, np.asarray(server.x, dtype=np.float64)
     assert prepared is not None  # noqa: S101  (checked before round 1)
-    ask: Any = partial(total_sums, server, engine)
+    every: dict[int, Payload] = {}
+
+    def ask(name: str, shapes: Any, x: Array, method: float) -> Payload:
+        if common is not None:
+            return estimates(common.likelihood, {"x": x, "method": method})
+        every.update(every_answer(server, engine, name, shapes, x, method=method))
+        return added(every, shapes)
+
     if common is not None:
         x = common.x
-
-        def ask(name: str, shapes: Any, x: Array, method: float) -> Payload:
-            return estimates(common.likelihood, {"x": x, "method": method})
-
     try:
         names = np.array(prepared.entries(x.shape), dtype=object).reshape(x.shape)
         entries = (names if x.ndim == 1 else names[:, 1:]).reshape(-1).tolist()
@@ -197,6 +202,8 @@ def estimates_of(
         fit = _said_of_weights(replace(fit, common=common is not None), prepared)
     except FedConError as error:  # it must not end a finished run
         return f"no standard errors: {error}"
+    if remarks is not None:
+        remarks += turned_at_the_end(server.setup.names, every, x, prepared)
     if method == DEBIASED:
         return fit.mapped(np.diag(1.0 / prepared.scales), prepared.names)
     units = np.kron(prepared.in_units(np.eye(len(x))), np.eye(len(entries) // len(x)))

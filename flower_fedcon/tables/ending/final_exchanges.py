@@ -21,6 +21,7 @@ from flower_fedcon.tables.ending.final_hazards import Hazards, common_hazards, f
 from flower_fedcon.tables.ending.final_heterogeneity import final_heterogeneity
 from flower_fedcon.tables.ending.final_intercepts import final_intercepts, has_random
 from flower_fedcon.tables.ending.final_quality import final_quality
+from flower_fedcon.tables.opposite_effects import CODED
 from flower_fedcon.tables.quality import Quality
 from flower_fedcon.tables.statistics import Estimates, Heterogeneity, RandomFit
 from flower_fedcon.validation import Array
@@ -50,6 +51,9 @@ class FinalAnswers:
         The fit of random intercepts; its estimates are `estimates`.
     common : CommonFit, optional
         The fit with one baseline hazard for all sites.
+    remarks : tuple of str
+        What the sums for standard errors say of outcomes that are turned round, unless rows have
+        said so before round 1.
     """
 
     x: Array
@@ -61,6 +65,7 @@ class FinalAnswers:
     hazards: Hazards | None = None
     random: RandomFit | None = None
     common: CommonFit | None = None
+    remarks: tuple[str, ...] = ()
 
 
 def final_exchanges(
@@ -100,6 +105,7 @@ def final_exchanges(
     estimates: Estimates | str | None = None
     random: RandomFit | None = None
     common: CommonFit | None = None
+    remarks: list[str] = []
     if has_random(server.setup):
         fit = final_intercepts(server, engine, reached)
         if isinstance(fit, str):
@@ -120,9 +126,13 @@ def final_exchanges(
             if inference is not None:
                 estimates = estimates_of(server, engine, inference, reached, common)
     elif inference is not None:
-        estimates = estimates_of(server, engine, inference, reached)
+        estimates = estimates_of(server, engine, inference, reached, remarks=remarks)
     if isinstance(estimates, str):
         _log.warning("%s", estimates)
+    if any(CODED in line for line in prepared.remarks):
+        remarks = []
+    for line in remarks:
+        _log.warning("tables: %s", line)
     between: Heterogeneity | str | None = None
     if isinstance(estimates, Estimates) and alone:
         between = final_heterogeneity(server, engine, estimates)
@@ -132,7 +142,8 @@ def final_exchanges(
     elif isinstance(estimates, Estimates) and prepared.family.compares:
         curves = prepared.curves
         hazards = final_hazards(server, engine, np.empty(0) if curves is None else curves.times)
-    return FinalAnswers(x, record, reached, estimates, quality, between, hazards, random, common)
+    return FinalAnswers(x, record, reached, estimates, quality, between, hazards, random, common,
+                        tuple(remarks))  # fmt: skip
 
 
 def _with_metrics(record: Record, other: Record, names: tuple[str, ...]) -> Record:

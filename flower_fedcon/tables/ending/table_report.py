@@ -102,7 +102,7 @@ class Report:
     by_level : ByLevel, optional
         The columns by the levels of one of them, from answers without noise.
     remarks : tuple of str
-        What stood out in the tables before round 1, from answers without noise.
+        What stood out in the tables, before round 1 or at the end, from answers without noise.
     random : RandomFit, optional
         The fit of random intercepts, whose deviations are the last rows.
     """
@@ -151,8 +151,8 @@ class Report:
         report = replace(report, quality=quality, hazards=hazards, random=ending.random)
         report = replace(report, schema=preparation.stated)
         if server.strategy.privacy is None:
-            report = replace(report, described=preparation.described, remarks=preparation.remarks)
-            report = replace(report, by_level=preparation.by_level)
+            report = replace(report, described=preparation.described, by_level=preparation.by_level)
+            report = replace(report, remarks=(*preparation.remarks, *ending.remarks))
         lines += [] if hazards is None else hazards.lines
         lines += [why for why in (estimates, between) if isinstance(why, str)]
         if isinstance(between, Heterogeneity):
@@ -514,8 +514,7 @@ def _weights_in_words(preparation: Preparation) -> Iterator[str]:
     """Yield what the rows' weights are, and where they do not count."""
     schema = preparation.stated
     if schema is not None and _is_weighted(preparation):
-        kind = schema.weight_kind or "of no stated kind"
-        yield f"weights in {schema.weight!r}: {preparation.weighing(kind)}"
+        yield f"weights in {schema.weight!r}: {preparation.weighing}"
         yield f"numbers of rows, and {DESCRIPTIVES}: {counted_once(schema.weight)}"
 
 

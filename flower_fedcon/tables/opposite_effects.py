@@ -1,0 +1,212 @@
+"""Clients whose events or levels seem to be coded the other way round: their effects are opposite.
+
+A client's rows are summed as score g and information I of its effects, its own intercept or
+thresholds eliminated: its log likelihood of effects b is g'b - b'I b / 2. A common effect b has
+deviations between clients of the variance TAU^2, in standard deviations of a column. Then
+
+    h = (1 + TAU^2 I)^-1 g,  J = (1 + TAU^2 I)^-1 I,  and with b's prior N(0, 1)
+    log p(signs) = (sum_k sign_k h_k)' (1 + sum_k J_k)^-1 (sum_k sign_k h_k) / 2 + constant.
+
+So each pair of clients has one number, and a client's sign is turned at the cost of twice the sum
+of its numbers with the others. The shares of events, whose logits are taken to vary with variance
+1, add to this. Of 8,000 simulated federations of 2 to 6 clients with 40 to 1,500 rows and 2 to 12
+columns, whose effects vary between clients by up to 0.6 of their size, 2 are remarked upon falsely;
+of 4,000 in which they vary by up to their size, 12. With one client turned round 59 and 57 % are
+found, with another named in 0.2 and 0.6 %: of few rows or small effects nobody can tell.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from flower_fedcon.errors import first_few
+from flower_fedcon.validation import Array
+
+TAU = 0.2
+"""The standard deviation of effects between clients, for columns divided by their own."""
+COLUMNS = 200
+"""With more columns nothing is said, since matrices of this size are solved for each client."""
+CODED = "coded the other way round"
+FEW = 20
+"""With fewer rows nothing is said of a client."""
+EVIDENCE = 4.0
+"""In the log likelihood: with more a client is named."""
+
+
+class SiteSums(NamedTuple):
+    """What a client's rows tell of its effects, its own intercept or thresholds eliminated."""
+
+    score: Array  # of effects of 0
+    information: Array
+    spread: float  # the information of the client's intercept alone
+    share: float  # of events, or the mean level from 0 to 1
+    rows: int
+
+
+def spread_of(share: Array) -> tuple[Array, float]:
+    """Return each level's slope of the log likelihood at effects of 0, and their mean square.
+
+    Parameters
+    ----------
+    share : array, shape (levels,)
+        The levels' shares of rows, the lowest first.
+
+    Examples
+    --------
+    >>> spread_of(np.array([0.75, 0.25]))
+    (array([-0.25,  0.75]), 0.1875)
+    """
+    slopes = 2.0 * (np.cumsum(share) - share) + share - 1.0
+    return slopes, float(share @ slopes**2)
+
+
+def turned_in_rows(
+    names: Sequence[str], rows: Sequence[tuple[Array, Array, Array | None]], levels: int = 2
+) -> list[str]:
+    """Return the remark on clients whose outcomes seem to be turned round; [] without any.
+
+    Parameters
+    ----------
+    names : sequence of str
+    rows : sequence of (array, array, array or None)
+        Each client's columns, shape (m, p); its outcomes, above 0 for an event, or levels from 0 on
+        if there are more than two; and the weights by which rows count.
+    levels : int
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> A = rng.normal(size=(3, 90, 2))
+    >>> y = (A.sum(axis=2) + rng.logistic(size=(3, 90)) > 1) ^ np.array([[False], [True], [False]])
+    >>> said = turned_in_rows(["a", "b", "c"], [(*one, None) for one in zip(A, y, strict=True)])
+    >>> said[0][:68]
+    'the outcome may be coded the other way round at b (68% of the rows h'
+    """
+    if not rows or rows[0][0].shape[1] > COLUMNS:
+        return []
+    sums = []
+    for A, y, given in rows:
+        w = np.ones(len(y)) if given is None else given
+        places = y.astype(np.intp) if levels > 2 else (y > 0).astype(np.intp)
+        share = np.bincount(places, w, levels) / w.sum()
+        slopes, spread = spread_of(share)
+        centred = A - np.average(A, axis=0, weights=w)
+        weighed = w[:, None] * centred
+        middle = float(np.arange(levels) @ share / (levels - 1))
+        sums.append(
+            SiteSums(
+                weighed.T @ slopes[places], spread * (weighed.T @ centred),
+                spread * float(w.sum()), middle, len(y),
+            )
+        )  # fmt: skip
+    return turned_by_sums(names, sums, levels)
+
+
+def turned_by_sums(
+    names: Sequence[str], sums: Sequence[SiteSums], levels: int, evidence: float = EVIDENCE
+) -> list[str]:
+    """Return the remark on clients that are turned round, by the sums of all clients' rows."""
+    if len(sums) < 2:
+        return []
+    rows, shares = [one.rows for one in sums], [one.share for one in sums]
+    pairs, n, share = agreement(sums), np.array(rows), np.array(shares)
+    turned: list[int] = []
+    while 2 * len(turned) < len(names):
+        signs = np.where(np.isin(np.arange(len(names)), turned), -1.0, 1.0)
+        gains = -2.0 * signs * (pairs @ signs - signs * pairs.diagonal())
+        for k in range(len(names)):
+            rest = (signs > 0) & (np.arange(len(names)) != k)
+            if k in turned or n[k] < FEW or not 0 < share[k] < 1 or not rest.any():
+                gains[k] = -math.inf
+                continue
+            elsewhere = float(n[rest] @ share[rest] / n[rest].sum())
+            own, other = _logit(shares[k], rows[k]), _logit(elsewhere, float(n[rest].sum()))
+            gains[k] -= 2.0 * own * other / (1.0 + 1.0 / rest.sum())
+            if not may_be_turned(shares[k], rows[k], elsewhere):
+                gains[k] = -math.inf
+        best = int(np.argmax(gains))
+        if not gains[best] > evidence:
+            break
+        turned.append(best)
+    if not turned:
+        return []
+    rest = np.setdiff1d(np.arange(len(names)), turned)
+    named = [names[k] for k in sorted(turned)], [shares[k] for k in sorted(turned)]
+    if 2 * len(turned) < len(names):
+        return [turned_in_words(*named, float(n[rest] @ share[rest] / n[rest].sum()), levels)]
+    groups = [
+        first_few([f"{names[k]} ({_share_in_words(shares[k], levels)})" for k in group])
+        for group in sorted([sorted(turned), rest.tolist()])
+    ]
+    return [
+        f"columns have opposite effects on the outcome at {' and '.join(groups)}: is it, or a "
+        f"column, {CODED} at one of them?"
+    ]
+
+
+def agreement(sums: Sequence[SiteSums]) -> Array:
+    """Return for each pair of clients how far their effects agree; see the module."""
+    total = np.sum([one.information for one in sums], axis=0)
+    spread = max(math.fsum(one.spread for one in sums), 1e-300)
+    sizes = np.sqrt(np.maximum(total.diagonal(), 0.0) / spread)
+    inverse = np.divide(1.0, sizes, out=np.zeros_like(sizes), where=sizes > 0)
+    whole, own = np.eye(len(sizes)), []
+    for one in sums:
+        scaled = one.information * inverse * inverse[:, None]
+        both = np.column_stack([one.score * inverse, scaled])
+        solved = np.linalg.solve(np.eye(len(sizes)) + TAU**2 * scaled, both)
+        own.append(solved[:, 0])
+        whole = whole + solved[:, 1:]
+    h = np.array(own)
+    pairs: Array = h @ np.linalg.solve(whole, h.T)
+    return pairs
+
+
+def may_be_turned(share: float, rows: float, elsewhere: float) -> bool:
+    """Return whether a share of events, turned round, is at least as near to that elsewhere.
+
+    >>> may_be_turned(0.8, 100, 0.2), may_be_turned(0.2, 100, 0.2), may_be_turned(0.5, 100, 0.45)
+    (True, False, True)
+    """
+    own, other = (_logit(p, rows) for p in (share, elsewhere))
+    error = 2.0 / math.sqrt(rows * max(share * (1 - share), 1.0 / rows))
+    return abs(-own - other) <= abs(own - other) + error
+
+
+def turned_in_words(
+    names: Sequence[str], shares: Sequence[float], elsewhere: float, levels: int = 2
+) -> str:
+    """Return the remark on clients, with their shares of events, or means of ordered levels."""
+    each = zip(names, shares, strict=True)
+    listed = ", ".join(f"{one} ({_share_in_words(share, levels)})" for one, share in each)
+    if levels > 2:
+        return (
+            f"columns have effects on the level opposite to those elsewhere at {listed}: elsewhere "
+            f"the {_share_in_words(elsewhere, levels)}. Is the order of levels, or a column, "
+            f"{CODED} there?"
+        )
+    return (
+        f"the outcome may be {CODED} at {listed}: elsewhere {elsewhere:.0%} have one, and what "
+        f"goes with more events elsewhere goes with fewer there. Does 1 mean there what 0 means "
+        f"elsewhere, in the outcome or in a column?"
+    )
+
+
+def _share_in_words(share: float, levels: int) -> str:
+    """Return a share of events, or the mean of the levels 1, 2, ...
+
+    >>> _share_in_words(0.25, 2), _share_in_words(0.25, 5)
+    ('25% of the rows have an event', 'mean level is 2 of 5')
+    """
+    if levels == 2:
+        return f"{share:.0%} of the rows have an event"
+    return f"mean level is {1 + share * (levels - 1):.2g} of {levels}"
+
+
+def _logit(share: float, rows: float) -> float:
+    inside = min(max(share, 0.5 / rows), 1.0 - 0.5 / rows)
+    return math.log(inside / (1.0 - inside))

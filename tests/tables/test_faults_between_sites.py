@@ -1,0 +1,263 @@
+"""Faults between sites: units of exposures, offsets and entries, and outcomes turned round."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import multivariate_normal
+from tabular import deal, judged, lines, numeric, run
+
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.estimators import (
+    FederatedCoxRegression,
+    FederatedLogisticRegression,
+    FederatedOrdinalRegression,
+    FederatedPoissonRegressor,
+)
+from flower_fedcon.paths import cross_validate, regularization_path, stability_selection
+from flower_fedcon.tables import Schema
+from flower_fedcon.tables.builders import tables
+from flower_fedcon.tables.opposite_effects import TAU, SiteSums, agreement
+from flower_fedcon.tables.read import columns_of
+from flower_fedcon.tables.survey import Client, survey
+
+N = 60
+
+
+def counts(unit=1.0, people=1.0, role="exposure", seed=0):
+    """Rows of three sites, the second with exposures in another unit, or of groups of people."""
+    rng = np.random.default_rng(seed)
+    site = np.repeat([0, 1, 2], N)
+    x, years = rng.normal(size=3 * N), rng.uniform(0.5, 3.0, 3 * N)
+    years *= np.where(site == 1, people, 1.0)
+    y = rng.poisson(years * np.exp(0.4 * x - 0.3 * (site == 2)))
+    told = years * np.where(site == 1, unit, 1.0)
+    return pd.DataFrame({"y": y, "x": x, role: told if role == "exposure" else np.log(told)})
+
+
+def remarks(folder, frame, schema, **given):
+    """What a run says before round 1, and `fedcon data check`, of the same three files."""
+    data = deal(folder, frame, [range(k * N, (k + 1) * N) for k in range(3)])
+    loaded, clients = Schema.load(schema), []
+    for k in range(3):
+        columns = columns_of(folder / f"site{k}.csv", loaded)
+        clients.append(Client(f"site{k}", columns, columns.table()))
+    by_run = tables(data=data, schema=schema, **given).preparation.remarks
+    by_check = survey(clients).findings
+    assert set(by_run) <= set(by_check)
+    return [line for line in by_run if "another unit?" in line]
+
+
+@pytest.mark.parametrize("loss", ["poisson", "negative_binomial", "gamma"])
+@pytest.mark.parametrize("role", ["exposure", "offset"])
+@pytest.mark.parametrize(("unit", "times"), [(365.25, "about 3"), (12.0, "about 1"), (1.0, "")])
+def test_exposures_in_another_unit(loss, role, unit, times, tmp_path):
+    """Days or months instead of years, and the logarithms of them; estimators say the same."""
+    frame = counts(unit, role=role)
+    frame["y"] += loss == "gamma"
+    schema = {"target": "y", "loss": loss, "features": numeric("x"), role: role}
+    said = remarks(tmp_path, frame, schema)
+    assert len(said) == bool(times)
+    assert all(f"column '{role}': " in line and times in line for line in said)
+    assert all(" at site1 are" in line and "'y' per exposure is" in line for line in said)
+    if loss == "poisson":
+        groups = np.repeat(["site0", "site1", "site2"], N)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            model = FederatedPoissonRegressor(0.0)
+            model.fit(frame[["x"]], frame["y"], groups, **{role: frame[role]})
+        assert [str(w.message) for w in caught] == said
+
+
+def test_groups_of_many_people_are_not_another_unit(tmp_path):
+    schema = {"target": "y", "loss": "poisson", "features": numeric("x"), "exposure": "exposure"}
+    for seed in range(10):
+        assert remarks(tmp_path, counts(people=300.0, seed=seed), schema) == []
+
+
+def times(unit=1.0, late=1.0, seed=0):
+    """Rows of three sites that enter late; at the second entries have another unit, or are few."""
+    rng = np.random.default_rng(seed)
+    site, x = np.repeat([0, 1, 2], N), rng.normal(size=3 * N)
+    entry = np.where(rng.random(3 * N) < np.where(site == 1, late, 1.0), rng.uniform(10, 500), 0.0)
+    entry = entry * rng.uniform(0.2, 1.0, 3 * N)
+    time = entry + rng.exponential(600 * np.exp(-0.3 * x))
+    return pd.DataFrame(
+        {"t": time, "e": np.arange(3 * N) % 3 > 0, "x": x,
+         "entry": entry * np.where(site == 1, unit, 1.0)}
+    )  # fmt: skip
+
+
+TIMES = {"target": "t", "event": "e", "entry": "entry", "features": numeric("x")}
+
+
+@pytest.mark.parametrize(("unit", "late", "said"), [(1 / 365.25, 1.0, 1), (1.0, 0.1, 0)])
+def test_entries_in_another_unit_than_times(unit, late, said, tmp_path):
+    frame = times(unit, late)
+    told = remarks(tmp_path, frame, TIMES)
+    assert len(told) == said
+    assert all(line.startswith("column 'entry': values at site1 are about 1/3") for line in told)
+    groups = np.repeat(["site0", "site1", "site2"], N)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        y = frame[["t", "e"]].to_numpy(float)
+        FederatedCoxRegression(0.0).fit(frame[["x"]], y, groups, entry=frame["entry"])
+    assert [str(w.message) for w in caught] == told
+
+
+@pytest.mark.parametrize("change", [
+    lambda rows: rows.assign(entry=365.25 * rows["entry"] + 1),
+    lambda rows: rows.rename(columns={"t": "entry", "entry": "t"}),
+])  # fmt: skip
+def test_entries_after_times_are_refused_with_their_row(change, tmp_path):
+    """In a smaller unit at a site, or with the two columns exchanged."""
+    frame = times()
+    frame = pd.concat([frame[:N], change(frame[N : 2 * N]), frame[2 * N :]])
+    with pytest.raises(ConfigError, match=r"site1.csv: row .*expected a time of entry before the"):
+        remarks(tmp_path, frame, TIMES)
+
+
+def test_an_offset_of_scores_in_another_unit(tmp_path):
+    frame = counts().assign(score=lambda d: 3.0 + d["x"])
+    frame.loc[N : 2 * N - 1, "score"] *= 10
+    schema = {"target": "y", "features": numeric("x"), "offset": "score"}
+    (said,) = remarks(tmp_path, frame, schema)
+    assert said.startswith("column 'score': values at site1 are about 10 times")
+
+
+# --- outcomes turned round -----------------------------------------------------------------------
+
+
+ESTIMATORS = {
+    2: (FederatedLogisticRegression(C=np.inf), {"positive": [1], "negative": [0]}),
+    4: (FederatedOrdinalRegression(), {"levels": ["0", "1", "2", "3"]}),
+}
+
+
+@pytest.mark.parametrize("levels", [2, 4])
+@pytest.mark.parametrize(("turned", "sites"), [((), 3), ((1,), 3), ((0, 3), 5), ((1,), 2)])
+def test_an_outcome_turned_round_at_some_sites(levels, turned, sites, tmp_path, caplog):
+    """By rows before round 1, by an estimator, and by sums of errors when a run ends."""
+    frame, site = judged(turned, levels, sites=sites, effect=1.0)
+    model, outcome = ESTIMATORS[levels]
+    data = deal(tmp_path, frame, [np.flatnonzero(site == k) for k in range(sites)], "s")
+    schema = {"target": "y", "features": numeric(*"abcde"), **outcome}
+    made = tables(data=data, schema=schema, inference="model")
+    said = list(made.preparation.remarks)
+    assert len(said) == bool(turned)
+    if turned:
+        assert "coded the other way round" in said[0]
+        named = [f"s{k} (" in said[0].partition(": ")[0] + said[0] for k in range(sites)]
+        assert np.flatnonzero(named).tolist() == ([0, 1] if sites == 2 else list(turned))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit(frame[list("abcde")], frame["y"], [f"s{k}" for k in site])
+    assert [str(w.message) for w in caught] == said
+    made.preparation = replace(made.preparation, remarks=())  # as nodes, which send no rows
+    assert list(run(made).report.remarks) == said
+    assert all(f"tables: {line}" in caplog.text for line in said)
+
+
+@pytest.mark.parametrize("levels", [2, 4])
+def test_nothing_is_said_of_effects_that_vary(levels):
+    model, said = ESTIMATORS[levels][0], 0
+    for seed in range(20):
+        frame, site = judged(levels=levels, seed=seed, effect=0.3)
+        frame["a"] *= 1.0 + 0.3 * (site == 1)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            model.fit(frame[list("abcde")], frame["y"], site)
+        said += len(caught)
+    assert said == 0
+
+
+def test_the_evidence_is_the_likelihood_of_the_sites_own_estimates():
+    """Of normal estimates about effects with or without their sign changed, by SciPy."""
+    rng = np.random.default_rng(3)
+    p, K = 2, 3
+    b = np.array([0.9, -0.7])
+    information, estimates = [], []
+    for k in range(K):
+        A = rng.normal(size=(80, p))
+        information.append(A.T @ A / 5)
+        estimates.append(b * (-1) ** (k == 1) + rng.normal(size=p) * 0.1)
+    spread = [float(80 / 5)] * K
+    sizes = np.sqrt(np.diag(sum(information)) / sum(spread))
+
+    def density(signs):
+        blocks = [np.diag(sizes) @ np.linalg.inv(one) @ np.diag(sizes) for one in information]
+        V = np.kron(np.outer(signs, signs), np.eye(p))
+        for k in range(K):
+            V[k * p : (k + 1) * p, k * p : (k + 1) * p] += blocks[k] + TAU**2 * np.eye(p)
+        return multivariate_normal.logpdf(np.concatenate(estimates * np.tile(sizes, (K, 1))), cov=V)
+
+    sums = [
+        SiteSums(one @ own, one, s, 0.5, 80)
+        for one, own, s in zip(information, estimates, spread, strict=True)
+    ]
+    pairs = agreement(sums)
+    for signs in ([1, -1, 1], [1, 1, -1]):
+        known = density(signs) - density([1, 1, 1])
+        gain = 0.5 * (np.array(signs) @ pairs @ signs - pairs.sum())
+        assert gain == pytest.approx(known, rel=1e-9)
+
+
+# --- a column of one value, weights, paths -------------------------------------------------------
+
+
+@pytest.mark.parametrize(("marks", "kind", "value"), [
+    ([0, 1], "numeric", "0"), (["usual", "new"], "categorical", "'usual'"),
+])  # fmt: skip
+def test_no_treated_patient_at_a_site(marks, kind, value, tmp_path):
+    """Is said where it is hardly by chance; not of a rare category."""
+    rng = np.random.default_rng(0)
+    frame = counts().drop(columns="exposure")
+    for share, told in ((0.4, 1), (0.02, 0)):
+        arm = (rng.random(3 * N) < share) & (np.arange(3 * N) // N != 1)
+        frame["arm"] = np.array(marks)[arm * 1]
+        data = deal(tmp_path, frame, [range(k * N, (k + 1) * N) for k in range(3)])
+        schema = {"target": "y", "features": numeric("x", arm=kind)}
+        said = [r for r in tables(data=data, schema=schema).preparation.remarks if "'arm'" in r]
+        others = round(100 * arm.sum() / (2 * N))
+        assert said == told * [
+            f"column 'arm': all {N} rows of site1 have {value}, and {others}% elsewhere do not: "
+            "site1 tells nothing of it"
+        ]
+
+
+@pytest.mark.parametrize(("weights", "kind", "words", "asked"), [
+    ([1, 2, 3], "", "frequency, as no weight_kind is stated (sum", True),
+    ([1, 2, 3], "frequency", "frequency (sum", False),
+    ([1, 2, 3], "sampling", "sampling (sum", False),
+])  # fmt: skip
+def test_a_kind_of_weights_is_said_alike_everywhere(
+    weights, kind, words, asked, tmp_path, run_command
+):
+    rows = [f"{k * 7 % 11},{k % 5},{weights[k % 3]}" for k in range(40)]
+    lines(tmp_path, a=["y,x,w", *rows], b=["y,x,w", *rows[::-1][:25]])
+    schema = {"target": "y", "weight": "w", "features": numeric("x")}
+    schema |= {"weight_kind": kind} if kind else {}
+    text = "\n".join(f"{key} = '{schema[key]}'" for key in schema if key != "features")
+    (tmp_path / "s.toml").write_text(f"{text}\n[features]\nx = 'numeric'\n")
+    _, out, _ = run_command("data", "check", "a.csv", "b.csv", "--schema", "s.toml")
+    assert ("column 'w': weights of no stated kind" in " ".join(out.split())) == asked
+    report = run(tables(data=f"{tmp_path}/*.csv", schema=schema, inference="robust")).report
+    assert f"weights in 'w': {words}" in report.text
+    assert f"{'Weights:':<18}{words}" in report.text
+    assert "no stated kind" not in report.text
+
+
+@pytest.mark.parametrize(
+    "ask", [regularization_path, cross_validate, partial(stability_selection, error=2.0)]
+)
+def test_one_baseline_hazard_has_no_path(ask, tmp_path):
+    """Its loss is no sum over clients; the path was that of the stratified model."""
+    schema = {"target": "t", "event": "e", "features": numeric("x"), "stratified": False}
+    made = tables(data=deal(tmp_path, times()), schema=schema, l1=0.1)
+    with pytest.raises(ConfigError, match="with stratified = false the loss is none of these"):
+        ask(made)
