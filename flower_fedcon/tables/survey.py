@@ -332,7 +332,10 @@ def seen_in_rows(columns: Columns) -> Iterator[str]:
     for column, values in columns.numbers.items():
         filled = values[~np.isnan(values)]
         distinct = np.unique(filled)
-        for said in odd_values(values, columns.rows, remedy_of(columns.schema, column)):
+        schema = columns.schema
+        nothing = column in (schema.weight, schema.entry, schema.offset)  # where 0 has a meaning
+        looked_at = np.where(values == 0, np.nan, values) if nothing else values
+        for said in odd_values(looked_at, columns.rows, remedy_of(schema, column)):
             yield f"column {column!r}: {said}"
         if column in columns.schema.names and _counts_rows(column, filled, distinct):
             yield (

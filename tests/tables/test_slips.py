@@ -10,6 +10,7 @@ from tabular import lines, run
 
 from flower_fedcon.estimators import FederatedElasticNet, FederatedLogisticRegression
 from flower_fedcon.lab.report.contents import read_run
+from flower_fedcon.tables import Schema, read_table
 from flower_fedcon.tables.builders import tables
 from flower_fedcon.tables.odd_values import odd_values
 from flower_fedcon.tables.slips import codes, exchanged, slips
@@ -239,3 +240,13 @@ def test_the_page_says_labels_and_no_p_is_0(tmp_path):
     found = read_run(tmp_path / "run", "run")
     assert {row["arm"] for row in (*found.survival, *found.at_risk)} == {"Arm = usual", "Arm = new"}
     assert [row["column"] for row in found.estimates] == ["Arm: new"] == [*found.intervals]
+
+
+def test_a_weight_of_0_is_no_code(tmp_path):
+    rows = patients(1)
+    weights = np.random.default_rng(0).uniform(0.9, 1.1, 90).round(2)
+    weights[:5] = 0
+    lines(tmp_path, a=["sbp,dbp,age,y,w", *np.column_stack([rows, weights]).tolist()])
+    schema = {"target": "y", "features": {"age": "numeric"}, "weight": "w"}
+    said = read_table(tmp_path / "a.csv", Schema.load(schema)).notes()
+    assert list(said) == ["5 rows have the weight 0, and are left out"]
