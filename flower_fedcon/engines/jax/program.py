@@ -28,6 +28,7 @@ from flower_fedcon.engines.jax.parts import (
     on_host,
     parts,
     place,
+    shared,
     traced_or_number,
 )
 from flower_fedcon.engines.jax.solvers import GivenSolver
@@ -213,11 +214,11 @@ class JaxEngine(StackedEngine):
             counted[:] = [seen.up, seen.down, [*seen.work]]
             return seen.state
 
-        data = {name: jax.numpy.asarray(value) for name, value in tracer.data.items()}
+        data = {name: shared(value) for name, value in tracer.data.items()}
         varies = numbers_that_change(probe, entries)
         for name, value in tracer.data.items():  # what a local solver has asked for
             if name not in data:
-                data[name] = jax.numpy.asarray(value)
+                data[name] = shared(value)
         fixed = [x for v, x in zip(varies, entries, strict=True) if not v]
         batches = (self._given.asked, self._given.size)
         drawn = (size if server.setup.sampled else 0) + size * batches[0] * batches[1]
