@@ -11,13 +11,14 @@ from typing import Any, TypeAlias, TypeVar, get_type_hints
 import numpy as np
 import numpy.typing as npt
 
-from flower_fedcon.arrays import known
+from flower_fedcon.arrays import empty_at_a_line, known
 from flower_fedcon.errors import ConfigError, NotFiniteError, nearest, repr_of
 
 Array: TypeAlias = npt.NDArray[Any]
 Parameters: TypeAlias = dict[str, inspect.Parameter]
 Function = TypeVar("Function", bound=Callable[..., Any])
 PIECE = 2**18  # entries, two megabytes of doubles
+_LARGE = 2**20  # bytes of an array whose copy begins at a cache line
 _SHORT = 10_000  # entries from which on BLAS uses several threads for a product
 
 
@@ -244,8 +245,23 @@ def kept(array: Array, given: Array) -> Array:
     True
     """
     if np.may_share_memory(array, given) and not _unchanging(given):
-        array = array.copy()
+        if array.nbytes < _LARGE:
+            array = array.copy()
+        else:
+            copied = empty_at_a_line(array.shape, array.dtype)
+            copied[...] = array
+            array = closed(copied)
     array.flags.writeable = False
+    return array
+
+
+def closed(array: Array) -> Array:
+    """Return an array of `empty_at_a_line` that is full: from now on it is read-only.
+
+    >>> kept(closed(own := empty_at_a_line((2,), np.dtype(float))), own) is own
+    True
+    """
+    array.base.flags.writeable = array.flags.writeable = False  # type: ignore[union-attr]
     return array
 
 

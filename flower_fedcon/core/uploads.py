@@ -146,8 +146,10 @@ class Uploads:
         columns = [reply.payload.get(name, []) for reply in self._replies]
         kinds = {*map(type, columns)}
         if list not in kinds or Summed in kinds:
-            sums = [_total(column) for column in columns]
-            return _add(sums) if len(sums) > 1 else sums[0]
+            if len(columns) == 1:
+                return _total(columns[0])
+            # A client alone in its reply has a long model: no copy of each until they are added.
+            return _add([c[0] if is_array(c) and len(c) == 1 else _total(c) for c in columns])
         values = self[name]
         if isinstance(values[0], Atom):
             return type(values[0]).sum(values)

@@ -142,15 +142,19 @@ class States:
     def everyone(self, acknowledged: Array) -> Any:
         """Return all clients' states that the server refers to as one, with stacked arrays.
 
-        None if one is missing, or they differ in more than their arrays' entries.
+        A client that the server has not heard from has any entries in them. None if a state is
+        missing, or they differ in more than their arrays' entries.
         """
         self._note_each()
         used = confirms(acknowledged, self._pending_round)
         slot = self._slot ^ used
         kind = np.where(slot, self._kind[1], self._kind[0])
-        here = used | ((acknowledged == self._round) & (acknowledged > 0))
-        if not every(here & (kind == kind[0])) or kind[0] == 0:
+        known = acknowledged > 0
+        first = int(known.argmax())
+        here = ~known | ((used | (acknowledged == self._round)) & (kind == kind[first]))
+        if not known[first] or not every(here) or kind[first] == 0:
             return None
+        slot, kind = np.where(known, slot, slot[first]), kind[first:]
         rows = slice(0, self._num_clients)
         if every(slot == slot[0]):
             return self._read(int(slot[0]), int(kind[0]), rows)

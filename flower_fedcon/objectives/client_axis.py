@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 
-from flower_fedcon.arrays import is_array
+from flower_fedcon.arrays import LINE, empty_at_a_line, is_array
 from flower_fedcon.objectives.local_pass import LocalPass
 from flower_fedcon.validation import Array
 
-_LINE = 64  # bytes of a cache line
 _SMALL = 2**24  # bytes
 
 Which: TypeAlias = "slice | Array"
@@ -81,7 +79,7 @@ def together(arrays: Sequence[Array] | Array) -> Array:
     starts = [array.ctypes.data for array in arrays] if first.base is not None else []
     if (
         starts
-        and (large or starts[0] % _LINE == 0)
+        and (large or starts[0] % LINE == 0)
         and all(
             array.base is first.base
             and array.flags.c_contiguous
@@ -92,15 +90,7 @@ def together(arrays: Sequence[Array] | Array) -> Array:
         shape, strides = (len(arrays), *first.shape), (first.nbytes, *first.strides)
         return np.lib.stride_tricks.as_strided(first, shape, strides, writeable=False)
     dtype = np.result_type(*{array.dtype for array in arrays})
-    return np.stack(arrays, out=_empty_at_a_line((len(arrays), *first.shape), dtype))
-
-
-def _empty_at_a_line(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Return an array that starts at a cache line, which loops read in 5/6 of the time."""
-    size = math.prod(shape) * dtype.itemsize
-    memory = np.empty(size + _LINE, np.uint8)
-    start = -memory.ctypes.data % _LINE
-    return memory[start : start + size].view(dtype).reshape(shape)
+    return np.stack(arrays, out=empty_at_a_line((len(arrays), *first.shape), dtype))
 
 
 class VertexStep(NamedTuple):

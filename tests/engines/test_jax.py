@@ -30,6 +30,7 @@ from flower_fedcon.runs.run import Run
 from flower_fedcon.schedules import InverseSqrt
 from flower_fedcon.sets import Box, L1Ball, L2Ball, LInfBall, Simplex
 from flower_fedcon.strategies import (
+    MIFA,
     CompositeFL,
     FastFedDA,
     FedAvg,
@@ -40,6 +41,7 @@ from flower_fedcon.strategies import (
 )
 
 jax = pytest.importorskip("jax")
+from flower_fedcon.engines.jax.parts import shared  # noqa: E402
 from flower_fedcon.engines.jax.traceable import why_not_traceable  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("done")
@@ -165,6 +167,19 @@ def test_what_is_compiled(name, done):
         assert sum(done) > 3  # a client is met once before
     else:
         assert sum(done) >= (21 if name == "long models" else rounds - 1)
+
+
+@pytest.mark.parametrize("kind", [MIFA, Scaffold])
+def test_rounds_of_a_sample_are_compiled_before_all_clients_are_met(kind, done):
+    """A client that is met in one of them begins as with the local engine."""
+    same(kind(**STEPS, participation=Sample(count=2)), squares((9,) * 40, 6), 15)
+    assert sum(done) == 14
+
+
+def test_data_that_are_kept_are_shared_with_jax():
+    data = LeastSquares(np.ones((3, 50_000)), np.ones(3)).rows
+    with jax.default_device(jax.devices("cpu")[0]), jax.enable_x64(True):
+        assert shared(data).unsafe_buffer_pointer() == data.ctypes.data
 
 
 # --- what is not compiled -------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from test_contract import rules
 
 from flower_fedcon import Bernoulli, FederatedProblem, Full, Sample, simulate
 from flower_fedcon import compiled as door
+from flower_fedcon.core.protocol import Reply
+from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.engines import stacked
 from flower_fedcon.engines.base import InProcess
 from flower_fedcon.engines.local import LocalEngine
@@ -444,3 +447,16 @@ def test_clients_with_large_models_keep_their_data_where_they_are():
         for engine in ("local", "stacked")
     ]
     np.testing.assert_allclose(found[1], found[0], rtol=0, atol=1e-12)
+
+
+def test_the_mean_of_replies_of_one_client_each_holds_one_more_model():
+    size = 300_000
+    columns = [np.full((1, size), float(j)) for j in range(4)]
+    uploads = Uploads([Reply([j], 1, {"delta": c}) for j, c in enumerate(columns)], 4)
+    tracemalloc.start()
+    mean = uploads.mean("delta")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert mean.tolist() == [1.5] * size
+    assert peak < 2.2 * mean.nbytes
+    assert [c[0, 0] for c in columns] == [0.0, 1.0, 2.0, 3.0]

@@ -79,6 +79,14 @@ def traced_or_number(value: Any) -> Any:
     return TracedArray(jnp.asarray(value)) if arrays else value
 
 
+def shared(array: Any) -> Any:
+    """Return an array that never changes, on the device: on a CPU without a copy.
+
+    A copy is made of memory that does not begin at a cache line.
+    """
+    return jax.device_put(array, may_alias=True)
+
+
 def on_host(value: Any, axes: int) -> Any:
     """Return a NumPy array (read-only if it has more axes than a model), or a number."""
     if value.ndim:

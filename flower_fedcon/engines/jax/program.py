@@ -1,10 +1,10 @@
 """The engine in this process whose rounds between two records are compiled by JAX.
 
 It derives from the stacked engine, which computes with NumPy all rounds that are not plain: the
-first round (where mistakes in the settings show), first contacts, and a round with numbers that are
-not finite, which then ends or continues as in every engine. The other rounds are traced once, from
-the same code of strategy and client, and run as one compiled loop. Cohorts and batches are drawn
-here, from the same streams.
+first round (where mistakes in the settings show), first contacts with more than a first state, and
+a round with numbers that are not finite, which then ends or continues as in every engine. The other
+rounds are traced once, from the same code of strategy and client, and run as one compiled loop.
+Cohorts and batches are drawn here, from the same streams.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ from flower_fedcon.engines.jax.parts import (
     on_host,
     parts,
     place,
+    shared,
     traced_or_number,
 )
 from flower_fedcon.engines.jax.solvers import GivenSolver
 from flower_fedcon.engines.jax.traced import TracedArray
-from flower_fedcon.engines.jax.tracer import GivenRows, RoundTracer
+from flower_fedcon.engines.jax.tracer import MET, GivenRows, RoundTracer
 from flower_fedcon.engines.joined import Joined
 from flower_fedcon.engines.stacked import StackedEngine
 from flower_fedcon.server.schedules import Schedule
@@ -81,11 +82,13 @@ class JaxEngine(StackedEngine):
             self._tracing_client.local_solver = GivenSolver(solver, self._stack, objectives)
         self._block: _Block | None = None
         self._length, self._refused = _FIRST, False
+        self._waits = False  # until the server has heard from every client
         self._skips, self._failed = False, 0  # the next round; how many in a row have failed
         self._returned: Any = None  # the server's state after the last block
         self._on_device: list[Any] = []  # its traced parts
         self._client_arrays: dict[str, Any] | None = None  # newer than the stacked states
         self._client_form: Any = None
+        self._client_fixed: list[Any] = []  # what a block assumes of these states
         self._rounds: Any = None  # of the clients' states there
 
     # --- what the stacked engine does ------------------------------------------------------------
@@ -110,6 +113,7 @@ class JaxEngine(StackedEngine):
         if self._client_arrays is None or self._states is None:
             return
         arrays = {name: np.asarray(value) for name, value in self._client_arrays.items()}
+        arrays.pop(MET, None)
         self._states.hold(self._client_form._replace(**arrays), self._rounds)
         self._client_arrays = None
 
@@ -139,6 +143,9 @@ class JaxEngine(StackedEngine):
         except Exception as error:  # from code that was written for NumPy
             if not new:
                 raise
+            if MET in (self._client_arrays or {}):  # it may be what a first contact needs
+                self._block, self._waits = None, True
+                return 0
             what = str(error).partition("\n")[0] or type(error).__name__
             self._refuse(f"{server.strategy.title}: {what}{place(error)}")
             return 0
@@ -155,8 +162,11 @@ class JaxEngine(StackedEngine):
         if server.clock is not None and server.clock.counts_gradients:
             self._refuse("a clock asks how many gradients each client took in each round")
             return False
-        rounds = server.acknowledgements.rounds
-        return bool(rounds.all()) if self._states is not None else server.round > 0
+        if self._states is None:
+            return server.round > 0
+        if self._waits or server.has_first_contact or not server.setup.sampled:
+            return bool(server.acknowledgements.rounds.all())
+        return server.round > 0
 
     def _take_over(self, server: Server) -> bool:
         """Copy the states of server and clients to the device; return whether it is possible."""
@@ -170,17 +180,19 @@ class JaxEngine(StackedEngine):
             if block is not None:
                 self._on_device = [x for v, x in zip(block.varies, entries, strict=True) if v]
         if self._states is not None and self._client_arrays is None:
-            form = self._states.everyone(server.acknowledgements.rounds)
+            rounds = server.acknowledgements.rounds
+            form = self._states.everyone(rounds)
             if form is None:
                 return False
-            if self._client_form is not None and fixed_parts(form) != fixed_parts(
-                self._client_form
-            ):
-                self._block = None
             arrays = {n: v for n, v in form._asdict().items() if isinstance(v, np.ndarray)}
-            self._client_form = form
+            if not rounds.all():
+                arrays[MET] = rounds > 0
+            fixed = [MET in arrays, *fixed_parts(form)]
+            if fixed != self._client_fixed:
+                self._block = None
+            self._client_form, self._client_fixed = form, fixed
             self._client_arrays = {n: jax.numpy.asarray(v) for n, v in arrays.items()}
-            self._rounds = server.acknowledgements.rounds
+            self._rounds = rounds
         return True
 
     def _refuse(self, reason: str) -> None:
@@ -209,15 +221,16 @@ class JaxEngine(StackedEngine):
             state = rebuild(iter([traced_or_number(v) for v in values]))
             clients = self._traced_clients(self._client_arrays)
             now, rate = jax.numpy.asarray(1), jax.numpy.ones((), self._form[1])
-            seen = tracer(state, clients, data, now, cohort, None, rate)
+            met = (self._client_arrays or {}).get(MET)
+            seen = tracer(state, clients, data, now, cohort, None, rate, met)
             counted[:] = [seen.up, seen.down, [*seen.work]]
             return seen.state
 
-        data = {name: jax.numpy.asarray(value) for name, value in tracer.data.items()}
+        data = {name: shared(value) for name, value in tracer.data.items()}
         varies = numbers_that_change(probe, entries)
         for name, value in tracer.data.items():  # what a local solver has asked for
             if name not in data:
-                data[name] = jax.numpy.asarray(value)
+                data[name] = shared(value)
         fixed = [x for v, x in zip(varies, entries, strict=True) if not v]
         batches = (self._given.asked, self._given.size)
         drawn = (size if server.setup.sampled else 0) + size * batches[0] * batches[1]
@@ -235,7 +248,8 @@ class JaxEngine(StackedEngine):
     def _traced_clients(self, arrays: Any) -> Any:
         if self._states is None:
             return None
-        return self._client_form._replace(**{n: TracedArray(v) for n, v in arrays.items()})
+        fields = {n: TracedArray(v) for n, v in arrays.items() if n != MET}
+        return self._client_form._replace(**fields)
 
     def _loop(
         self, tracer: RoundTracer, varies: list[bool], fixed: list[Any], rebuild: Rebuild
@@ -262,6 +276,7 @@ class JaxEngine(StackedEngine):
                 here.get("cohort"),
                 here.get("rows"),
                 here.get("rate"),
+                clients.get(MET),
             )
             after = [x for v, x in zip(varies, seen.state, strict=True) if v]
             spent = {name: number + seen.work[name] for name, number in spent.items()}

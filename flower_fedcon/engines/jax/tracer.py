@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from flower_fedcon.clients.base import FedConClient
 
 
+MET = " met"  # not a field's name: whether the server has heard from each client
+
+
 class GivenRows(Selected):
     """The objective of a traced round: it takes given rows, or counts those that it needs."""
 
@@ -96,7 +99,7 @@ class TracedRound(NamedTuple):
     state : list
         The parts of the server's next state: JAX arrays, and numbers that do not change.
     clients : dict of array
-        All clients' next states, by field.
+        All clients' next states, by field; also `MET`, if that is given.
     holds : jax.Array
         Whether everything in the round is finite, and all assumptions are true.
     up, down : int
@@ -183,6 +186,7 @@ class RoundTracer:
         cohort: Any,
         rows: Any,
         rate: Any,
+        met: Any = None,
     ) -> TracedRound:
         """Trace a round from a state of traced arrays.
 
@@ -200,6 +204,8 @@ class RoundTracer:
         rows : jax.Array of int, shape (gradients, cohort, batch size), or None
         rate : jax.Array
             The step of a schedule, if there is one.
+        met : jax.Array of bool, shape (N,), optional
+            Whether the server has heard from each client; it has from all by default.
         """
         strategy, client, n = self._strategy, self._client, self._num_clients
         conditions()
@@ -228,6 +234,8 @@ class RoundTracer:
         if client_state is not None:
             mine = _map(client_state, lambda value: value if cohort is None else value[clients])
             mine = client.on_acknowledged(mine, down)
+            if met is not None:
+                mine = self._or_first(mine, client.initialize(down), TracedArray(met)[clients])
             mine = _map(mine, lambda value: self._spread(value, len(clients)))
         client.begin_round(now)
         payload, after = stepped(client, mine, down)
@@ -241,10 +249,13 @@ class RoundTracer:
         uploads = Uploads(replies, n, strategy.aggregation, inclusion=rates)
         values, _ = parts(strategy.aggregate(state, uploads))
         for value in values:
-            _assume_finite(value)
+            rows = cohort is not None and is_array(value) and value.ndim > self._axes
+            _assume_finite(value[clients] if rows and len(value) == n else value)  # a mirror
         kept = {}
         if client_state is not None:
             kept = self._kept(client_state, after, cohort, len(clients))
+            if met is not None:
+                kept[MET] = met.at[cohort].set(True)
         holds = jnp.stack([jnp.asarray(True), *conditions()]).all()
         state_parts = [v.value if type(v) is TracedArray else v for v in values]
         work = {name: _total(value, len(clients)) for name, value in client.work.items()}
@@ -255,6 +266,19 @@ class RoundTracer:
         if is_array(value) and value.ndim > self._axes:
             return count * payload_bytes({"": value[0]})
         return count * payload_bytes({"": value})
+
+    def _or_first(self, known: Any, first: Any, met: Any) -> Any:
+        """Return the known states of clients that were met, and the first states of others."""
+        values = []
+        for old, new in zip(known, first, strict=True):
+            if is_array(old) and is_array(new):
+                flags = met.reshape(-1, *[1] * self._axes)
+                values.append(np.where(flags, old, new))
+            elif is_array(old) or is_array(new) or old != new:
+                raise NotTraceableError("its clients' first state has another form")
+            else:
+                values.append(old)
+        return known._make(values)
 
     def _spread(self, value: Any, count: int) -> Any:
         """Return a value of one model's shape repeated for each client."""

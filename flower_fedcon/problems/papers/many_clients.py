@@ -6,13 +6,14 @@ from typing import Any, Literal
 
 import numpy as np
 
+from flower_fedcon.arrays import empty_at_a_line
 from flower_fedcon.objectives import LeastSquares, ManyClients
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.papers.sizes import check_sizes
 from flower_fedcon.problems.stated import stated
 from flower_fedcon.regularizers import L1
 from flower_fedcon.sets import L1Ball
-from flower_fedcon.validation import choice, count, nonnegative
+from flower_fedcon.validation import choice, closed, count, nonnegative
 
 _CHUNK = 4096  # clients whose data come from one random stream
 TERMS = ("none", "l1", "l1_ball")
@@ -65,7 +66,8 @@ def many_clients(
     count("seed", seed, minimum=0)
     truth = np.zeros(columns)
     truth[:nonzeros] = 1.0
-    A, y = np.empty((clients, rows, columns)), np.empty((clients, rows))
+    shapes = (clients, rows, columns), (clients, rows)
+    A, y = (empty_at_a_line(shape, np.dtype(float)) for shape in shapes)
     for start in range(0, clients, _CHUNK):
         rng = np.random.default_rng((seed, start))
         chunk, size = slice(start, start + _CHUNK), min(_CHUNK, clients - start)
@@ -79,7 +81,7 @@ def many_clients(
         "l1_ball": {"constraint": L1Ball(radius=float(nonzeros))},
     }
     return FederatedProblem(
-        ManyClients(LeastSquares, A, y),
+        ManyClients(LeastSquares, closed(A), closed(y)),
         metrics={"error": lambda x: float(np.linalg.norm(x - truth))},
         **added[choice("term", term, TERMS)],
     )
