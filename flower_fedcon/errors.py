@@ -22,6 +22,8 @@ _PUBLIC = (
     "survival", "compressors", "privacy", "aggregation", "optimizers", "schedules", "paths",
     "solvers", "testing", "torch", "training",
 )  # fmt: skip
+GO_ON = "resume=True (`fedcon --resume`, `flwr run --run-config resume=true`)"
+"""How a run is continued, in every way of starting it."""
 
 
 class FedConError(Exception):

@@ -23,13 +23,14 @@ from flower_fedcon.core.round import Round
 from flower_fedcon.core.server import Server
 from flower_fedcon.core.wings import bring
 from flower_fedcon.engines.grid import GridEngine
-from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.errors import ConfigError, FedConError, first_few, number_of
 from flower_fedcon.flower import messages
 from flower_fedcon.flower.app_side import AppSide
 from flower_fedcon.flower.forms import agree_on_start
-from flower_fedcon.flower.nodes import in_words
+from flower_fedcon.flower.nodes import in_words, natural
 from flower_fedcon.flower.summary import SummarisedMethod
 from flower_fedcon.runs import checkpoint
+from flower_fedcon.runs.directory import check_free
 from flower_fedcon.runs.history import History, Record
 from flower_fedcon.runs.plan import Plan
 from flower_fedcon.runs.run import Run
@@ -149,6 +150,7 @@ class GridRun:
         """Meet the clients, play the rounds, and return model and history."""
         began, unit = time.monotonic(), self._unit.upper()
         result = RunResult()
+        absent: dict[str, list[str]] = {}  # the rounds without a client that was asked
 
         def report(record: Record) -> None:
             left_out = {"round"}
@@ -186,6 +188,8 @@ class GridRun:
             seconds = time.monotonic() - started
             left = seconds / done * (plan.num_rounds - round_.number)
             missing = {clients[j].name: why for j, why in round_.missing().items()}
+            for name in missing:
+                absent.setdefault(name, []).append(str(round_.number))
             means = {} if self._app is None else self._app.trained_means
             if means:
                 result.train_metrics_clientapp[round_.number] = MetricRecord({**means})
@@ -219,6 +223,8 @@ class GridRun:
             result.train_metrics_clientapp.setdefault(number, MetricRecord({**record}))
         if result.history.report is not None:
             _log.info("The model:\n%s", result.history.report.text)
+        if absent:
+            _log.warning("%s", self._without(absent))
         _log.info("Strategy execution finished in %.2fs", time.monotonic() - began)
         of_single = set[str]() if self._app is None else self._app.of_single_clients
         _log.info("Final results: ArrayRecord (%.2f MB)", _megabytes(result.arrays))
@@ -233,6 +239,15 @@ class GridRun:
                 more = f" and {len(last) - _SHOWN} more" if len(last) > _SHOWN else ""
                 _log.info("\t%s, %s %d: %s%s", title, self._unit, max(measured), shown, more)
         return result
+
+    def _without(self, absent: Mapping[str, Sequence[str]]) -> str:
+        """Return which clients were asked and not heard in which rounds."""
+        rounds = number_of(len({number for each in absent.values() for number in each}), self._unit)
+        of_each = [
+            f"client {name} in {first_few(numbers, what=self._unit)}"
+            for name, numbers in sorted(absent.items(), key=lambda item: natural(item[0]))
+        ]
+        return f"{rounds} went on without clients that were asked: {first_few(of_each)}"
 
     def _introduce(self, plan: Plan) -> None:
         """Log the run's settings, like Flower's strategies."""
@@ -264,6 +279,8 @@ class GridRun:
         rule = self._strategy.participation
         if isinstance(rule, Buffered) and (known := self._known(plan)):
             self._engine.go_on(known, rule.buffer)
+        if plan.run_dir is not None and not plan.resume:
+            check_free(Path(plan.run_dir))
         infos, preparation = self._prepared(self._engine.describe())
         if initial is None and preparation is not None:
             initial = preparation.start

@@ -291,17 +291,19 @@ class Nodes:
                     break
                 raise FedConError(
                     f"{len(online)} of {wanted} clients are online after {timeout:g} s "
-                    f"({sorted_names(online)}){self._reasons()}: start the missing SuperNodes, or "
-                    "set num_clients or min_clients_to_start"
+                    f"({sorted_names(online)}){self._reasons()}: start the missing SuperNodes, "
+                    "raise start_timeout if they are slow, or set num_clients or "
+                    "min_clients_to_start"
                 )
             now = time.monotonic()
             if told != online.keys() or now > again:
                 repeated, told, again = told == online.keys(), set(online), now + _TELL
-                if stated or least:
+                if stated:
                     missing = f"{len(online)} of {wanted} clients have answered; missing: "
                     missing += self._absent(online, wanted)
                 else:  # no node has stated the number yet
-                    missing = "no client has answered yet"
+                    some = f"{len(online)} of at least {wanted} clients have answered"
+                    missing = some if online else "no client has answered yet"
                     missing += self._reasons() if repeated else ""  # told when they were refused
                 if repeated:
                     missing += f". {_patience(least, now - began, timeout)}"

@@ -223,9 +223,10 @@ def load(
             then = state_files.read(path, {}, "fingerprint")
             if isinstance(then, dict) and all(map(_is_entry, then.values())):
                 _check_changes(folder, strategy, setup, then, now, allow_changes)
+        altered = isinstance(error, state_files.AlteredError)
+        other = "" if altered else f" Was it a run of another method than {strategy.title}?"
         raise FedConError(
-            f"cannot resume: {error}. Was it a run of another algorithm than {strategy.title}? "
-            "Start again in another run directory"
+            f"cannot resume: {error}.{other} Start again in another run directory"
         ) from None
     if not _is_checkpoint(content, setup.num_clients):
         raise FedConError(

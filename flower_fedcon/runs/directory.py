@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flower_fedcon import __version__
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import GO_ON, ConfigError
 from flower_fedcon.objectives.set_aside import is_ours
 from flower_fedcon.registry import client_class, plugins
 from flower_fedcon.runs.history import History, HistoryFile, Record
@@ -38,6 +38,15 @@ ENVIRONMENT, FIGURE = "environment.json", "figure.png"
 TUNING = "tuning"
 """The subfolder of a study with the runs by which it has tuned its cells."""
 _GLANCE = 0.05  # seconds of retries, since a check with `in_use` holds the lock for a moment
+
+
+def check_free(folder: Path) -> None:
+    """Raise if a folder has the history of a run, which a new one would overwrite."""
+    if (folder / HISTORY).exists():
+        raise ConfigError(
+            f"{folder} already holds a run: continue it with {GO_ON}, choose another run "
+            f"directory, or remove this one"
+        )
 
 
 class RunDirectory:
@@ -97,11 +106,8 @@ class RunDirectory:
                 folder.mkdir(parents=True, exist_ok=True)
             self._lock = FolderLock(folder, wait=_GLANCE)
             anew = False  # the present content belongs to another process
-        if (folder / HISTORY).exists() and not anew:
-            raise ConfigError(
-                f"{folder} already holds a run: continue it with resume=True (--resume), choose "
-                f"another run directory, or remove this one"
-            )
+        if not anew:
+            check_free(folder)
         if config is not None or not (folder / CONFIG).exists():
             write_text(
                 folder / CONFIG, config or describe_run(server.setup, plan, algorithm, problem)

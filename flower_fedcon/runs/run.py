@@ -17,7 +17,7 @@ from flower_fedcon.core.protocol import Setup
 from flower_fedcon.core.round import Round
 from flower_fedcon.core.server import Server
 from flower_fedcon.core.start import check_participation, short_of_rows
-from flower_fedcon.errors import ConfigError, DivergedError, StorageError
+from flower_fedcon.errors import GO_ON, ConfigError, DivergedError, StorageError
 from flower_fedcon.runs import hook_registry
 from flower_fedcon.runs.certificates import check_certificates
 from flower_fedcon.runs.checkpoint import states_in
@@ -32,10 +32,7 @@ from flower_fedcon.runs.restarts import Restarts
 from flower_fedcon.runs.signals import graceful
 from flower_fedcon.validation import Array
 
-_RESUME = (
-    "The run is complete up to its last checkpoint: fix this, and continue with resume=True "
-    "(--resume)"
-)
+_RESUME = f"The run is complete up to its last checkpoint: fix this, and continue with {GO_ON}"
 _strategies_log = logging.getLogger("flwr.strategies")
 
 

@@ -41,6 +41,10 @@ class DamagedError(FedConError):
     """A file that is truncated or altered: its content counts as lost."""
 
 
+class AlteredError(DamagedError):
+    """A file that was not written so by anybody: its checksum does not fit."""
+
+
 def pack(tree: Any) -> tuple[str, dict[str, Array]]:
     """Return a tree as JSON text, and the arrays that the text refers to.
 
@@ -204,7 +208,7 @@ def _content(path: Path, file: BinaryIO, types: Mapping[str, type[Any]], part: s
             f"the {writer} version of flower-fedcon that wrote it, or start again in another folder"
         )
     if _digest(file, len(head)) != digest:
-        raise DamagedError(f"{path} is truncated or altered: its checksum does not fit")
+        raise AlteredError(f"{path} is truncated or altered: its checksum does not fit")
     try:
         file.seek(len(head))
         with np.load(file, allow_pickle=False) as content:

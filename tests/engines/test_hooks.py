@@ -98,7 +98,7 @@ def test_a_run_whose_end_it_spoils_has_its_model_and_is_resumed(at, kind, tmp_pa
         with pytest.raises(kind, match="the disk is full") as told:
             simulate(avg(), q6(), 3, run_dir=tmp_path)
         said = "\n".join([str(told.value), *getattr(told.value, "__notes__", ())])
-        assert "continue with resume=True (--resume)" in said
+        assert "continue with resume=True (`fedcon --resume`, `flwr run --run-config" in said
         with pytest.raises(kind, match=r"the disk is full$"):  # without a folder
             simulate(avg(), q6(), 3)
     with np.load(tmp_path / "model.npz") as model:

@@ -174,7 +174,7 @@ def test_damaged_and_newer_checkpoints(tmp_path):
         with pytest.raises(FedConError, match=words):
             simulate(fedfw(), problem, 8, run_dir=tmp_path, resume=True)
 
-    refused(whole[:-1], "truncated or altered")
+    refused(whole[:-1], "altered: its checksum does not fit. Start again in another")
     refused(whole[:500] + b"x" + whole[501:], "truncated or altered")
     refused(b"", "not a state file")
     assert whole.startswith(b"fedcon state 3 ")

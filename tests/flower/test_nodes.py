@@ -107,6 +107,8 @@ def test_a_broken_node_in_the_middle_of_a_run_is_left_out_and_asked_again(monkey
     assert "node 7 cannot take part: the client failed: no file data.npz" in log.messages
     words = r"\[ROUND 3/6\] 5 of 6.* without client 2 \(its node is not online\)"
     assert any(re.search(words, message) for message in log.messages)
+    told = "2 rounds went on without clients that were asked: client 2 in rounds 3, 4"
+    assert told in log.messages
 
 
 def test_the_run_starts_with_the_minimum_asked_for(log):

@@ -57,6 +57,13 @@ evaluate-every = 1
 weighting = "{weighting}"
 run-dir = ""
 resume = false"""
+_MORE = """
+# server_app knows more keys. Flower takes by --run-config only those that stand here:
+# timeout = 3600.0
+# start-timeout = 0.0
+# min-clients-to-start = 0
+# round-deadline = 0.0
+# checkpoint-every = 0"""
 _README = Template("""\
 # $name
 
@@ -317,7 +324,8 @@ def files(name: str, algorithm: str, framework: str) -> dict[str, str]:
         "data": "task.py" if loops else "client_app.py",
         "extra": _EXTRAS.get(framework, ""),
         "version": _SERIES,
-        "config": _CONFIG.format(weighting="examples" if loops else "uniform"),
+        "config": _CONFIG.format(weighting="examples" if loops else "uniform")
+        + ("" if loops else _MORE),
         "flwr": metadata.version("flwr"),
         "imports": "\n".join(imports),
         "strategy": text,
