@@ -173,18 +173,24 @@ class Round:
             reasons = "; ".join(self._server.in_words(self.missing()))
             usable, cohort = self.dispatch.count, len(self.cohort)
             count = f"{usable} usable replies of {cohort}, and {self._quorum} are needed"
-            told = f"{count}, after {self._attempt} attempts ({reasons})"
+            tried = f"after {self._attempt} attempts"
+            if self._is_late():
+                tried += f" and a round_deadline of {self._server.round_deadline:g} s"
+            told = f"{count}, {tried} ({reasons})"
             if names_a_place(reasons):  # a bug of the clients' own code: the cause comes first
-                told = f"{reasons}; so after {self._attempt} attempts there are {count}"
+                told = f"{reasons}; so {tried} there are {count}"
             error = DivergedError if self.dispatch.diverged else RoundError
             raise error(f"round {self.number}: {told}")
         return False
 
     def _is_hopeless(self) -> bool:
         """Return whether all attempts, or all the time, are used up."""
-        most, deadline = self._server.max_retries, self._server.round_deadline
-        late = time.monotonic() >= self._began + deadline
-        return late or (most is not None and self._attempt > most) or self._is_everyones()
+        most = self._server.max_retries
+        tried = most is not None and self._attempt > most
+        return self._is_late() or tried or self._is_everyones()
+
+    def _is_late(self) -> bool:
+        return time.monotonic() >= self._began + self._server.round_deadline
 
     def _overflows(self) -> bool:
         """Return whether steps are too long for the clients, so that asking again is no help.

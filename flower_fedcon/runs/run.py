@@ -17,7 +17,7 @@ from flower_fedcon.core.protocol import Setup
 from flower_fedcon.core.round import Round
 from flower_fedcon.core.server import Server
 from flower_fedcon.core.start import check_participation, short_of_rows
-from flower_fedcon.errors import GO_ON, ConfigError, DivergedError, StorageError
+from flower_fedcon.errors import GO_ON, ConfigError, DivergedError, RoundError, StorageError
 from flower_fedcon.runs import hook_registry
 from flower_fedcon.runs.certificates import check_certificates
 from flower_fedcon.runs.checkpoint import states_in
@@ -130,9 +130,9 @@ class Run:
                         self._kept.rescue(self)
                     self._conclude(whole=False)
                     self.server.audit.ended(str(error) or type(error).__name__)
-                if self._kept is None or not isinstance(error, StorageError):
+                if self._kept is None or type(error) not in (StorageError, RoundError):
                     raise
-                raise StorageError(f"{error}. {_RESUME}") from error
+                raise type(error)(f"{error}. {_RESUME}") from error
             try:
                 self._conclude(whole=True)
             except Exception as error:

@@ -95,11 +95,14 @@ def test_a_round_that_needs_everyone_asks_those_in_quarantine_too():
         strategy.start(grid, num_rounds=5, max_retries=2, **options)
 
 
-def test_a_round_is_asked_again_until_its_deadline(monkeypatch):
+def test_a_round_is_asked_again_until_its_deadline(monkeypatch, tmp_path):
     monkeypatch.setattr(grids, "PAUSE", (0.01, 0.04))
     grid = Hung(q6_objectives())
-    options = {"timeout": 0.001, "round_deadline": 0.3}
-    words = r"round 1: 5 usable replies of 6, and 6 are needed, after \d+ att"
+    options = {"timeout": 0.001, "round_deadline": 0.3, "run_dir": tmp_path}
+    words = (
+        r"^round 1: 5 usable replies of 6, and 6 are needed, after \d+ attempts and a round_deadline "
+        r"of 0\.3 s \(client \d: .*\)\. The run is complete up to .* continue with resume=True"
+    )
     with pytest.raises(RoundError, match=words):
         avg(min_replies=6).start(grid, num_rounds=1, **options)
     assert 5 <= len(trained(grid)) <= 12  # pauses of 10, 20, 40, 40, ... ms
