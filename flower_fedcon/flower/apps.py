@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import logging
 import math
@@ -176,6 +175,7 @@ def server_app(
     """
     from flwr.serverapp import ServerApp
 
+    from flower_fedcon.flower.near_misses import warn_of_near_misses
     from flower_fedcon.flower.refusals import check_strategy
 
     make = _with_context(make_strategy, "make_strategy")
@@ -184,7 +184,11 @@ def server_app(
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         config = dict(context.run_config)
-        _warn_of_near_misses(config)
+        warn_of_near_misses(
+            config,
+            [*_ALWAYS, *_UNLESS_ZERO, *_WHERE_GIVEN, *_OTHERS],
+            "run configuration: server_app",
+        )
         strategy = make(context)
         check_strategy(strategy)
         if not callable(getattr(strategy, "start", None)):
@@ -223,24 +227,6 @@ _OTHERS = (
     "secagg-reconstruction-threshold", "secagg-quantization-range",
 )  # fmt: skip
 """Keys that are read on their own."""
-_NEAR = 0.8  # the similarity from which a key counts as misspelled
-
-
-def _warn_of_near_misses(config: Mapping[str, Any]) -> None:
-    """Warn of keys that are nearly one of `server_app`; an app may have others of its own."""
-    known = [*_ALWAYS, *_UNLESS_ZERO, *_WHERE_GIVEN, *_OTHERS]
-    for key in config.keys() - {*known}:
-        said = key.lower().replace("_", "-")
-        words = {*said.split("-")}
-        near = [k for k in known if k == said or (len(words) > 1 and words < {*k.split("-")})]
-        near += difflib.get_close_matches(said, known, 1, _NEAR)
-        if near and (near[0] == said or near[0] not in config):
-            _log.warning(
-                "run configuration: server_app does not read %r: did you mean %r? A key that your "
-                "own code reads may stay",
-                key,
-                near[0],
-            )
 
 
 def _settings(config: Mapping[str, Any]) -> dict[str, Any]:

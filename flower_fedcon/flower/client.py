@@ -8,6 +8,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -34,6 +35,7 @@ from flower_fedcon.errors import (
     printable,
 )
 from flower_fedcon.flower import codec
+from flower_fedcon.flower.near_misses import warn_of_near_misses
 from flower_fedcon.flower.node_notes import NodeNotes
 from flower_fedcon.flower.policy import Policy
 from flower_fedcon.flower.refusals import check_callers
@@ -54,7 +56,15 @@ if TYPE_CHECKING:
     from flwr.app import Context
 
 _log = logging.getLogger("flwr")
+_KEYS = ("name", "partition-id", "num-partitions", "state-dir", "predictions-dir", "client-column")
+"""Keys of a node's configuration that are read here, beside those of a policy."""
 _ALONE = Seen()
+
+
+@cache
+def _look_at_keys(keys: tuple[str, ...]) -> None:
+    """Warn once in a process of keys of a node's configuration that are nearly right."""
+    warn_of_near_misses(dict.fromkeys(keys), _KEYS, "the node's configuration: this client")
 
 
 class FlowerClient(NumPyClient):
@@ -105,6 +115,7 @@ class FlowerClient(NumPyClient):
         self.objective = self._own_objective = self._loaded_objective = objective
         self._context = context
         node = dict(context.node_config) if context is not None else {}
+        _look_at_keys(tuple(node))
         # Without a context there is no node: this is the caller's process.
         self.policy = Policy.of(node, policy if context is not None else policy or Policy.open())
         self.name = name or _text(node.get("name", node.get("partition-id")))

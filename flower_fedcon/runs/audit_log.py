@@ -47,6 +47,21 @@ EARLIER = 9
 """The number of earlier files that are kept."""
 
 
+def runs_of(folder: Path) -> set[str]:
+    """Return the identifiers of the runs that a folder's audit log has; none without one."""
+    path, found = folder / NAME, set[str]()
+    if not path.is_file():
+        return found
+    with storage(f"read {path}"), path.open("rb") as file:
+        for line in file:
+            if b'"start"' in line:
+                with suppress(ValueError):  # a line that a killed process left, or was altered
+                    note = json.loads(line)
+                    if isinstance(note, dict) and note.get("event") == "start":
+                        found.add(str(note.get("run")))
+    return found
+
+
 class AuditLog(Audit):
     """The log of one start of a run.
 

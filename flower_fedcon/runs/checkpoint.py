@@ -25,6 +25,7 @@ from flower_fedcon.errors import ConfigError, FedConError, nearest
 from flower_fedcon.layout import Layout
 from flower_fedcon.objectives.set_aside import is_ours
 from flower_fedcon.registry import algorithms, client_class
+from flower_fedcon.runs import audit_log
 from flower_fedcon.runs.directory import own_code_of, versions
 from flower_fedcon.validation import Array, parameters
 from flower_fedcon.wire import state_files
@@ -240,6 +241,11 @@ def load(
     then = content["fingerprint"]
     _check_changes(folder, strategy, setup, then, now, allow_changes, essential=kept)
     _tell_versions(content["versions"], versions())
+    if (noted := audit_log.runs_of(folder)) and content["run_id"] not in noted:
+        raise FedConError(
+            f"cannot resume: {path} is of another run than {folder / audit_log.NAME}: put back the "
+            f"checkpoint of this folder's own run, or start again in another run directory"
+        )
     return dict(content)
 
 

@@ -79,7 +79,7 @@ class OwnLoop(LocalPassClient[State], Generic[State]):
             place = own_places(error) or self._place
             raise ConfigError(f"{error} ({place})" if place else str(error)) from error
         raise RefusedError(
-            f"refused: {training.name}: this client has no examples, so the round is without it"
+            f"refused: {training.name}: this client has no examples, so it does not count"
         )
 
 

@@ -207,7 +207,7 @@ def test_resuming_says_what_is_not_as_asked(tmp_path, log):
         history = simulate(avg(), q6(), 2, run_dir=tmp_path / folder, resume=True)
         assert history["round"][-1] == rounds
         assert said in log.text
-    with pytest.raises(ConfigError, match=r"continue it with resume=True \(--resume\)"):
+    with pytest.raises(ConfigError, match=r"continue it with resume=True \(`fedcon --r"):
         simulate(avg(), q6(), 4, run_dir=tmp_path / "run")
 
 

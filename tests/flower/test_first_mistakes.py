@@ -9,6 +9,7 @@ from flwr.app import ArrayRecord, Context, Error, Message, MetricRecord, RecordD
 from flwr.clientapp import ClientApp
 
 from flower_fedcon import EarlyStopping, client_app, server_app, train_step
+from flower_fedcon.clients.fedavg import FedAvgClient
 from flower_fedcon.errors import ConfigError, RoundError
 from flower_fedcon.flower import nodes
 from flower_fedcon.objectives import Quadratic
@@ -161,6 +162,15 @@ def test_keys_that_are_nearly_those_of_server_app_are_named(log):
         "'quarantine-rouns': did you mean 'quarantine-rounds'",
         "'run_dir': did you mean 'run-dir'",
     ]
+
+
+def test_keys_that_are_nearly_those_of_a_node_are_named(log):
+    """Else a node would keep no state in the folder that it was given."""
+    config = {"partition-id": 0, "sate-dir": "kept", "num_partitions": 2, "data": "a.npz"}
+    FedAvgClient(Quadratic(np.eye(1), np.ones(1)), context=Context(1, 1, config, RecordDict(), {}))
+    for key, meant in (("sate-dir", "state-dir"), ("num_partitions", "num-partitions")):
+        assert f"does not read {key!r}: did you mean {meant!r}" in log.text
+    assert "'data'" not in log.text
 
 
 @pytest.mark.parametrize("key", ["num-sever-rounds", "num_server_rounds", "num-rounds"])

@@ -100,8 +100,9 @@ def test_a_round_is_asked_again_until_its_deadline(monkeypatch, tmp_path):
     grid = Hung(q6_objectives())
     options = {"timeout": 0.001, "round_deadline": 0.3, "run_dir": tmp_path}
     words = (
-        r"^round 1: 5 usable replies of 6, and 6 are needed, after \d+ attempts and a round_deadline "
-        r"of 0\.3 s \(client \d: .*\)\. The run is complete up to .* continue with resume=True"
+        r"^round 1: 5 usable replies of 6, and 6 are needed, after \d+ attempts and a "
+        r"round_deadline of 0\.3 s \(client \d: .*\)\. The run is complete up to .* "
+        r"continue with resume=True"
     )
     with pytest.raises(RoundError, match=words):
         avg(min_replies=6).start(grid, num_rounds=1, **options)
