@@ -176,6 +176,27 @@ def test_nothing_is_said_of_effects_that_vary(levels):
     assert said == 0
 
 
+@pytest.mark.parametrize(("turned", "cluster"), [(None, ""), (1, ""), (1, "ward")])
+def test_a_number_turned_round_at_a_site(turned, cluster, tmp_path):
+    """Rows of a ward are alike: forty of them tell no more than one."""
+    rng = np.random.default_rng(0)
+    site, ward = np.repeat([0, 1, 2], 120), np.arange(360) // 40
+    frame = pd.DataFrame(rng.normal(size=(9 if cluster else 360, 2)), columns=[*"ab"])
+    frame = frame.iloc[ward].reset_index(drop=True) if cluster else frame
+    frame["y"] = frame["a"] - frame["b"] + rng.standard_t(3, size=360)
+    frame["ward"] = ward
+    if turned is not None:
+        frame.loc[site == turned, "y"] = 1000 - frame["y"]
+    data = deal(tmp_path, frame, [np.flatnonzero(site == k) for k in range(3)], "s")
+    schema = {"target": "y", "features": numeric("a", "b")}
+    schema |= {"cluster": cluster} if cluster else {}
+    said = [
+        line for line in tables(data=data, schema=schema).preparation.remarks if "round" in line
+    ]
+    assert len(said) == (turned is not None and not cluster)
+    assert all(" opposite to those elsewhere at s1: is it, or a column, coded" in s for s in said)
+
+
 def test_the_evidence_is_the_likelihood_of_the_sites_own_estimates():
     """Of normal estimates about effects with or without their sign changed, by SciPy."""
     rng = np.random.default_rng(3)
