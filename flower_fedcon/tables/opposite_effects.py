@@ -39,6 +39,9 @@ EVIDENCE = 4.0
 """In the log likelihood: with more a client is named."""
 
 
+_ALIKE = 0.05  # between shares of events that say nothing
+
+
 class SiteSums(NamedTuple):
     """What a client's rows tell of its effects, its own intercept or thresholds eliminated."""
 
@@ -186,7 +189,14 @@ def may_be_turned(share: float, rows: float, elsewhere: float) -> bool:
 def turned_in_words(
     names: Sequence[str], shares: Sequence[float], elsewhere: float, levels: int = 2
 ) -> str:
-    """Return the remark on clients, with their shares of events, or means of ordered levels."""
+    """Return the remark on clients, with their shares of events, or means of ordered levels.
+
+    Shares are left out where they are alike.
+
+    >>> [turned_in_words(["b"], [share], 0.44)[36:68] for share in (0.43, 0.56)]
+    ['the other way round at b: what g', 'the other way round at b (56% of']
+    """
+    alike = levels == 2 and all(abs(share - elsewhere) < _ALIKE for share in shares)
     each = zip(names, shares, strict=True)
     listed = ", ".join(_site_in_words(one, share, levels) for one, share in each)
     if not levels:
@@ -200,8 +210,12 @@ def turned_in_words(
             f"the {_share_in_words(elsewhere, levels)}. Is the order of levels, or a column, "
             f"{CODED} there?"
         )
+    if alike:
+        listed, there = first_few(list(names)), ""
+    else:
+        there = f"elsewhere {elsewhere:.0%} have one, and "
     return (
-        f"the outcome may be {CODED} at {listed}: elsewhere {elsewhere:.0%} have one, and what "
+        f"the outcome may be {CODED} at {listed}: {there}what "
         f"goes with more events elsewhere goes with fewer there. Does 1 mean there what 0 means "
         f"elsewhere, in the outcome or in a column?"
     )

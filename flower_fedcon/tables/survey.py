@@ -334,15 +334,18 @@ def seen_in_rows(columns: Columns) -> Iterator[str]:
         The columns; `table` must have been called.
     """
     yield from columns.repeated
-    yield from totals({name: values for name, values in columns.numbers.items() if len(values)})
-    yield from odd_pairs(columns.numbers, columns.rows)
-    for column, values in columns.numbers.items():
+    numbers, rows = columns.numbers, columns.rows
+    if total := [*totals({name: values for name, values in numbers.items() if len(values)})]:
+        yield from total
+        numbers, rows = {name: values[:-1] for name, values in numbers.items()}, rows[:-1]
+    yield from odd_pairs(numbers, rows)
+    for column, values in numbers.items():
         filled = values[~np.isnan(values)]
         distinct = np.unique(filled)
         schema = columns.schema
         nothing = column in (schema.weight, schema.entry, schema.offset)  # where 0 has a meaning
         looked_at = np.where(values == 0, np.nan, values) if nothing else values
-        for said in odd_values(looked_at, columns.rows, remedy_of(schema, column)):
+        for said in odd_values(looked_at, rows, remedy_of(schema, column)):
             yield f"column {column!r}: {said}"
         if column in columns.schema.names and _counts_rows(column, filled, distinct):
             yield (
