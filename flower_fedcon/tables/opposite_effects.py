@@ -193,7 +193,7 @@ def turned_in_words(
 
     Shares are left out where they are alike.
 
-    >>> [turned_in_words(["b"], [share], 0.44)[36:68] for share in (0.43, 0.56)]
+    >>> [turned_in_words(["b"], [share], 0.44)[25:57] for share in (0.43, 0.56)]
     ['the other way round at b: what g', 'the other way round at b (56% of']
     """
     alike = levels == 2 and all(abs(share - elsewhere) < _ALIKE for share in shares)
