@@ -33,6 +33,8 @@ from flower_fedcon.tables.schema import Feature, Schema
 from flower_fedcon.tables.table import Table
 from flower_fedcon.validation import Array
 
+_LIMIT = re.compile(r"[<>\u2264\u2265]=?\s*[-+]?\d+([.,]\d+)?")
+_PERCENT = re.compile(r"[-+]?\d+([.,]\d+)?\s*%")
 _COMMA = re.compile(r"[+-]?[0-9]*,[0-9]+")
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 LARGEST_NUMBER = 1e45  # 10^10 squares of such numbers sum to less than a server's limit
@@ -366,9 +368,17 @@ class Columns:
         said = ", ".join(repr(mark) for mark in sorted(marks)) or "none"
         expected = f"a finite number, or a mark of a missing value ({said})"
         remedy = "correct the cell, or add its text to missing in the schema"
-        if any(_COMMA.fullmatch(str(cell).strip()) for cell in cells[~good][:100]):
+        texts = [str(cell).strip() for cell in cells[~good][:100]]
+        if any(_LIMIT.fullmatch(text) for text in texts):
+            remedy = (
+                "a value below or above a limit is not missing: write a number for it, the same "
+                "way at all sites"
+            )
+        elif any(_PERCENT.fullmatch(text) for text in texts):
+            remedy = 'write the number without "%", as a percentage or as a share at all sites'
+        elif any(_COMMA.fullmatch(text) for text in texts):
             remedy = "write decimals with a point, and thousands without a comma"
-        elif any(DATE.match(str(cell).strip()) for cell in cells[~good][:100]):
+        elif any(DATE.match(text) for text in texts):
             remedy = "a date is no number: write years, or days since some day"
         self._expect(good, name, expected, remedy)
         values[~good] = np.nan

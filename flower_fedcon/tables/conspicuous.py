@@ -27,6 +27,7 @@ NOTHING_TOLD = (
 _FACTOR = 100.0  # scales that differ by this factor are in different units
 _ALIKE = 6.0  # and by this factor, if spread and mean differ by nearly the same
 _APART = 1.5  # and by this factor, if values lie far apart compared with their spread
+_SHIFTED = 2.0  # times both spreads: outcomes of another kind
 _LOGS = ("log", "log1p")
 _STEADY = 3  # values: with fewer the size may be near 0 by chance
 _MANY = 20  # values: with fewer nothing is said of pairs of columns
@@ -36,6 +37,7 @@ _ROWS = 10  # fewer rows do not show an identifier
 _SHOWN = 6
 _HEAVY, _TIMES = 0.1, 5.0  # a row's share of all weight that is said: so much, times an equal one
 _CHANCE = 0.01  # of one value in all rows of a client, below which it is said
+_MOSTLY = 0.9  # of the others' rows: where more have an event, all may have one
 _LISTED = 20  # with more categories it is normal for clients to have some alone
 
 
@@ -133,6 +135,8 @@ def conspicuous_values(
         lacking = [name for name, n in zip(names, rows, strict=True) if n == 0]
         if lacking and len(lacking) < len(names):  # else it is refused
             remarks.append(f"no row has {outcome} at {first_few(lacking)}")
+    if schema.event:
+        remarks += _without_censoring(schema.event, names, first.rows, told)
     if schema.family.log_link:
         remarks += of_levels(schema, names, first.weights, told)
     if schema.sparse:
@@ -176,6 +180,27 @@ def conspicuous_values(
                 "it an identifier? Leave it out"
             )
     return remarks
+
+
+def _without_censoring(
+    event: str, names: Sequence[str], rows: Sequence[float], told: Sequence[Payload]
+) -> Iterator[str]:
+    """Yield the clients at which all rows have an event, and many elsewhere have none.
+
+    >>> told = [{"outcomes": np.array([events])} for events in (20.0, 40.0, 25.0)]
+    >>> [line[:52] for line in _without_censoring("died", ["a", "b", "c"], [40, 40, 50], told)]
+    ["column 'died': all 40 rows of b have an event, and 5"]
+    """
+    n, events = np.array(rows, dtype=float), np.array([one["outcomes"][0] for one in told])
+    for k, name in enumerate(names):
+        rest = ~np.isnan(events) & (np.arange(len(n)) != k)
+        share = float(events[rest].sum() / max(n[rest].sum(), 1.0))
+        if events[k] == n[k] and 0 < share < _MOSTLY and share ** n[k] < _CHANCE:
+            yield (
+                f"column {event!r}: all {n[k]:.0f} rows of {name} have an event, and "
+                f"{1 - share:.0%} elsewhere are censored: are censored rows left out there, or all "
+                f"marked as events?"
+            )
 
 
 def is_heavy(share: float, rows: int) -> bool:
@@ -368,6 +393,7 @@ def scales(
     sums: Array,
     squares: Array,
     mean: float,
+    outcome: bool = False,
 ) -> list[str]:
     """Find clients whose values seem to be in a different unit.
 
@@ -386,6 +412,8 @@ def scales(
         Each client's number of values, their sum, and the sum of (value - mean)^2.
     mean : float
         The mean over all clients.
+    outcome : bool
+        Whether they are outcomes, which may also be changes from a first value at some clients.
     """
     sizes, means, spreads, many = {}, {}, {}, set()
     for name, n, total, square in zip(names, observed, sums, squares, strict=True):
@@ -400,10 +428,13 @@ def scales(
     remarks = []
     for name, ratio in _ratios(sizes, many):
         within = ratio * (1 - 1e-9) > 1 / _FACTOR and ratio < _FACTOR * (1 - 1e-9)
+        asked = "another unit?"
         if within and not _another_unit(name, ratio, means, spreads, feature.transform):
-            continue
+            if not (outcome and _is_far(name, ratio, means, spreads)):
+                continue
+            asked = "another unit, or a change from a first value?"
         said = _times_in_words(name, ratio, means)
-        remarks.append(f"column {feature.name!r}: values {said}: another unit?")
+        remarks.append(f"column {feature.name!r}: values {said}: {asked}")
     return remarks
 
 
@@ -486,8 +517,13 @@ def of_levels(
         about = np.maximum(squares - 2.0 * mean * y + mean * mean * n, 0.0)
         return scales(Feature(schema.target), names, n, y, about, mean)
     known = [k for k in range(len(names)) if n[k] > 0]
-    means = {names[k]: float(exposures[k] / n[k]) for k in known}
-    many, remarks = {names[k] for k in known if n[k] >= _STEADY}, []
+    means, remarks = {names[k]: float(exposures[k] / n[k]) for k in known}, list[str]()
+    if schema.exposure and not schema.offset:
+        varying = [mean for mean in means.values() if not _is_one(mean)]
+        for name, mean in means.items():
+            if _is_one(mean) and varying and n[list(names).index(name)] >= _MANY:
+                remarks.append(never_varies(schema.exposure, name, 1.0, float(np.median(varying))))
+    many = {names[k] for k in known if n[k] >= _STEADY}
     for name, ratio in _ratios(means, many):
         k = list(names).index(name)
         rest = [j for j in known if j != k]
@@ -505,6 +541,19 @@ def of_levels(
     return remarks
 
 
+def _is_one(mean: float) -> bool:
+    """Return whether a mean of exposures says that each is 1: their sum is the number of rows."""
+    return abs(mean - 1.0) <= 1e-9
+
+
+def never_varies(column: str, client: str, value: float, elsewhere: float) -> str:
+    """Return the remark on a column of exposures or entries that has one value at a client."""
+    return (
+        f"column {column!r}: it is {value:g} in all rows of {client}, and {elsewhere:.4g} on "
+        f"average elsewhere: is it not known there?"
+    )
+
+
 def _exposed(schema: Schema) -> str:
     """Return what exposures are, for a remark on them."""
     if schema.offset and schema.exposure:
@@ -514,7 +563,9 @@ def _exposed(schema: Schema) -> str:
     return f"column {schema.exposure!r}: values"
 
 
-def in_another_unit(column: str, names: Sequence[str], values: Sequence[Array]) -> list[str]:
+def in_another_unit(
+    column: str, names: Sequence[str], values: Sequence[Array], outcome: bool = False
+) -> list[str]:
     """Find clients whose values, which are available, seem to be in a different unit; see `scales`.
 
     >>> x = np.arange(1.0, 21.0)
@@ -527,7 +578,7 @@ def in_another_unit(column: str, names: Sequence[str], values: Sequence[Array]) 
     sums = np.array([math.fsum(part.tolist()) for part in values])
     mean = float(sums.sum() / sizes.sum())
     squares = np.array([float(((part - mean) ** 2).sum()) for part in values])
-    return scales(Feature(column), names, sizes, sums, squares, mean)
+    return scales(Feature(column), names, sizes, sums, squares, mean, outcome)
 
 
 def level_of(y: Array, offset: Array | None, w: Array) -> Array:
@@ -548,6 +599,22 @@ def _spread(own: float, square: float, mean: float) -> float:
     """Return the standard deviation of a client's values, or 0 if unknown; see `_size`."""
     variance = square - (own - mean) ** 2
     return math.sqrt(variance) if variance > 1e-9 * square else 0.0
+
+
+def _is_far(name: str, ratio: float, means: dict[str, float], spreads: dict[str, float]) -> bool:
+    """Return whether a client's mean is far from the others' compared with both spreads.
+
+    >>> means = {"a": 287.6, "b": 46.0, "c": 288.0}
+    >>> _is_far("b", 0.25, means, {"a": 53.7, "b": 59.7, "c": 51.1})
+    True
+    """
+    others = [other for other, spread in spreads.items() if other != name and spread]
+    if not spreads.get(name) or not others or max(ratio, 1 / ratio) < _APART:
+        return False
+    spread, mean = (
+        float(np.median([each[other] for other in others])) for each in (spreads, means)
+    )
+    return abs(means[name] - mean) > _SHIFTED * (spreads[name] + spread)
 
 
 def _another_unit(

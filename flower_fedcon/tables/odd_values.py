@@ -46,7 +46,8 @@ def odd_values(values: Array, numbers: Array, remedy: str) -> Iterator[str]:
     ...     print(said)
     4.5 (row 61) is far from all others (20 to 99), and ten times it, 45, is not: has its decimal \
 point slipped?
-    99 (rows 62, 63), and all others from 4.5 to 79: if it stands for a missing value, leave it out
+    99 (rows 62, 63), and all others at this site from 4.5 to 79: if it stands for a missing \
+value, leave it out
     """
     filled = values[~np.isnan(values)]
     distinct, counts = np.unique(filled, return_counts=True)
@@ -61,7 +62,7 @@ point slipped?
         yield slipped(values, factor, places, _rows(numbers[places]))
     for value, _ in codes(values):
         said.add(value)
-        yield coded(values, value, where(value), remedy)
+        yield coded(values, value, where(value), remedy, " at this site")
     for value in _negative_codes(rows) if len(filled) >= _FEW else ():
         yield (
             f"{value:g} {where(value)} is the only negative value: if it stands for a missing "
@@ -112,12 +113,12 @@ def slipped(values: Array, factor: float, places: Array, where: str) -> str:
     )
 
 
-def coded(values: Array, value: float, where: str, remedy: str) -> str:
+def coded(values: Array, value: float, where: str, remedy: str, here: str = "") -> str:
     """Return the remark on a value that seems to stand for a missing one."""
     rest = values[values != value]
     return (
-        f"{value:g} {where}, and all others from {np.nanmin(rest):g} to {np.nanmax(rest):g}: if it "
-        f"stands for a missing value, {remedy}"
+        f"{value:g} {where}, and all others{here} from {np.nanmin(rest):g} to {np.nanmax(rest):g}: "
+        f"if it stands for a missing value, {remedy}"
     )
 
 
@@ -159,7 +160,7 @@ def odd_across(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[str
     """
     if len(tables) < 2 or tables[0].schema.sparse:
         return
-    each = [_numbers_of(table) for table in tables]
+    each = [_without_totals(_numbers_of(table)) for table in tables]
     starts = np.cumsum([0, *(len(table.targets) for table in tables)])
 
     def where(places: Array) -> str:
@@ -215,6 +216,13 @@ def _numbers_of(table: SiteRows) -> dict[str, Array]:
     if not schema.family.labelled:
         columns[schema.target] = table.targets.reshape(len(table.targets), -1)[:, 0]
     return columns
+
+
+def _without_totals(columns: dict[str, Array]) -> dict[str, Array]:
+    """Return columns without the numbers of a last row of totals."""
+    if not any(len(values) for values in columns.values()) or not [*totals(columns)]:
+        return columns
+    return {name: np.append(values[:-1], np.nan) for name, values in columns.items()}
 
 
 def _rounded(values: Array) -> Array:

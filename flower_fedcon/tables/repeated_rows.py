@@ -17,6 +17,9 @@ from flower_fedcon.validation import Array
 _FEW = 20  # with fewer rows, or values, nothing is said
 _DISTINCT = 0.9  # from this share of distinct rows on, equal rows are not due to chance
 _SHARED = 0.5  # a remark follows if another client holds this share of the rows
+_LEAST = 5  # equal rows that are said without an identifier
+_VARIES = 0.75  # the chance that two rows have one value, below which a column tells rows apart
+_WIDE = 200  # with more columns copied rows without an identifier are not sought
 _EACH = 10  # rows of one value: with more, on average, a column groups rows, such as by ward
 
 
@@ -72,7 +75,7 @@ def _alike(*counts: Array) -> float:
     0.14285714285714285
     """
     pairs = [math.comb(int(times.sum()), 2) for times in counts]
-    equal = [int((times * (times - 1)).sum()) // 2 for times in counts]
+    equal = [_pairs(times) for times in counts]
     return sum(equal) / max(1, sum(pairs))
 
 
@@ -105,7 +108,7 @@ def repeated(
     numbers : array of int, shape (m,)
         The rows' numbers in the file.
     """
-    missing, keys = {"", *table.schema.missing}, None
+    missing, keys, said = {"", *table.schema.missing}, None, False
     for name, cells in identifiers.items():
         texts = [(text_of(cell) or "").strip() for cell in cells]
         there = np.array([place for place, text in enumerate(texts) if text not in missing], int)
@@ -119,6 +122,7 @@ def repeated(
         equal = again[alike[again + 1] == alike[again]]
         first, second = numbers[order[[equal[0], equal[0] + 1]]] if len(equal) else (0, 0)
         if len(equal) >= _DISTINCT * len(again):
+            said = True
             yield (
                 f"{number_of(len(equal), 'row has', 'rows have')} the {name!r} and all values of "
                 f"another row, such as rows {first} and {second}: are they counted twice?"
@@ -130,3 +134,51 @@ def repeated(
                 f"{most} rows: rows of one patient, or other unit, are not independent. Name it as "
                 f'the cluster, for inference = "cluster"'
             )
+    if not said and not table.schema.cluster and table.sparse is None:
+        yield from _pasted(table, numbers)
+
+
+def _pasted(table: SiteRows, numbers: Any) -> Iterator[str]:
+    """Yield that rows are equal to others in all columns, if this is hardly by chance.
+
+    Rows that are equal by chance are a small part of those that are equal in all columns but one,
+    for some column at least; of copied rows nearly all are. A table whose rows all occur equally
+    often is left to `same_rows`.
+    """
+    rows = len(table.targets)
+    columns = [
+        np.unique(column, return_inverse=True)[1].ravel()
+        for column in (*table.numeric.T, *table.targets.reshape(rows, -1).T, *table.categories.T)
+    ]
+    if rows < _FEW or len(columns) > _WIDE:
+        return
+    factors = np.random.default_rng(0).integers(1, 2**63, len(columns), dtype=np.uint64)
+    parts = [
+        codes.astype(np.uint64) * factor for codes, factor in zip(columns, factors, strict=True)
+    ]
+    key = np.sum(parts, axis=0, dtype=np.uint64)  # equal for equal rows
+    _, first, codes, times = np.unique(
+        key, return_index=True, return_inverse=True, return_counts=True
+    )
+    equal, pairs, varying = rows - len(times), _pairs(times), 0
+    if equal < _LEAST or (times == times[0]).all():
+        return
+    for own, part in zip(columns, parts, strict=True):
+        if float(((np.bincount(own) / rows) ** 2).sum()) < _VARIES:
+            varying += 1
+            if pairs < _DISTINCT * _pairs(np.unique(key - part, return_counts=True)[1]):
+                return
+    if not varying:
+        return
+    again = np.setdiff1d(np.arange(rows), first)
+    one = int(again[0])
+    other = int(first[codes[one]])
+    yield (
+        f"{equal} of {rows} rows have all values of another row, such as rows {numbers[other]} and "
+        f"{numbers[one]}: are they counted twice?"
+    )
+
+
+def _pairs(times: Array) -> int:
+    """Return the number of pairs of equal rows, from rows by value."""
+    return int((times * (times - 1)).sum()) // 2

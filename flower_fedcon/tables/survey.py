@@ -25,6 +25,7 @@ from flower_fedcon.tables.conspicuous import (
     conspicuous_values,
     in_another_unit,
     is_heavy,
+    never_varies,
 )
 from flower_fedcon.tables.design import of_quantiles
 from flower_fedcon.tables.families.base import RESIDUAL
@@ -43,6 +44,7 @@ from flower_fedcon.validation import Array
 _WORK = 1e11  # multiplications: half a minute
 _COPY = 1e-10  # from 1: the correlation with an outcome of which a column is a copy
 _CODES = 3, 7  # so many whole numbers, below 10, may be codes of categories
+_BY_CHANCE = 0.01  # of no late entry at a client
 _FEW = 20  # with fewer values a column is not taken for an identifier
 
 
@@ -236,6 +238,11 @@ def scales_of_outcomes(names: Sequence[str], tables: Sequence[Table]) -> Iterato
     if schema.entry:
         late = [table.targets[:, 2] for table in tables]
         outcomes[schema.entry] = [entries[entries > 0] for entries in late]
+        for k, (name, entries) in enumerate(zip(names, late, strict=True)):
+            others = np.concatenate([np.zeros(0), *late[:k], *late[k + 1 :]])
+            by_chance = float((others == 0).mean()) ** len(entries) if len(others) else 1.0
+            if len(entries) and not entries.any() and by_chance < _BY_CHANCE:
+                yield never_varies(schema.entry, name, 0.0, float(others.mean()))
     if not schema.family.labelled:
         outcomes[schema.target] = [table.targets.reshape(len(table.targets), -1)[:, 0]
                                    for table in tables]  # fmt: skip
@@ -249,7 +256,7 @@ def scales_of_outcomes(names: Sequence[str], tables: Sequence[Table]) -> Iterato
             )
             return
         if column != schema.target or not schema.family.log_link:
-            yield from in_another_unit(column, names, values)
+            yield from in_another_unit(column, names, values, outcome=column == schema.target)
 
 
 def heavy_rows(names: Sequence[str], tables: Sequence[Table]) -> Iterator[str]:
@@ -327,15 +334,18 @@ def seen_in_rows(columns: Columns) -> Iterator[str]:
         The columns; `table` must have been called.
     """
     yield from columns.repeated
-    yield from totals({name: values for name, values in columns.numbers.items() if len(values)})
-    yield from odd_pairs(columns.numbers, columns.rows)
-    for column, values in columns.numbers.items():
+    numbers, rows = columns.numbers, columns.rows
+    if total := [*totals({name: values for name, values in numbers.items() if len(values)})]:
+        yield from total
+        numbers, rows = {name: values[:-1] for name, values in numbers.items()}, rows[:-1]
+    yield from odd_pairs(numbers, rows)
+    for column, values in numbers.items():
         filled = values[~np.isnan(values)]
         distinct = np.unique(filled)
         schema = columns.schema
         nothing = column in (schema.weight, schema.entry, schema.offset)  # where 0 has a meaning
         looked_at = np.where(values == 0, np.nan, values) if nothing else values
-        for said in odd_values(looked_at, columns.rows, remedy_of(schema, column)):
+        for said in odd_values(looked_at, rows, remedy_of(schema, column)):
             yield f"column {column!r}: {said}"
         if column in columns.schema.names and _counts_rows(column, filled, distinct):
             yield (

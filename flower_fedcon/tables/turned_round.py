@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from flower_fedcon.tables.families.link_functions import IDENTITY
 from flower_fedcon.tables.opposite_effects import CODED, FEW, turned_in_rows
 from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.tables.row_weights import as_rows
@@ -39,8 +40,9 @@ def turned_round(
     preparation : Preparation
     """
     schema = tables[0].schema
+    numbers = schema.family.link is IDENTITY and not (schema.family.labelled or schema.event)
     ordered = schema.family.binary or schema.event or schema.levels
-    if not ordered or len(tables) < 2 or preparation.width:
+    if not (ordered or numbers) or len(tables) < 2 or preparation.width:
         return
     rows: list[tuple[Array, Array, Array | None]] = []
     for table in tables:
@@ -50,8 +52,12 @@ def turned_round(
         weights = None
         if table.weights is not None:
             weights = as_rows(table.weights[table.training_rows], schema.weight_kind)
+        if numbers and table.clusters is not None:  # whose rows are alike: each counts as one row
+            own = table.clusters[table.training_rows].astype(np.intp)
+            given = np.ones(len(own)) if weights is None else weights
+            weights = given / np.bincount(own)[own]
         rows.append((A, table.outcome[table.training_rows], weights))
-    said = turned_in_rows(names, rows, len(schema.levels) or 2)
+    said = turned_in_rows(names, rows, 0 if numbers else len(schema.levels) or 2)
     yield from said
     if not said and schema.event:
         times = [table.targets[table.training_rows, 0] for table in tables]

@@ -150,11 +150,21 @@ def test_poisson_with_exposure_and_offset(randhie):
     fits(model, found)
     np.testing.assert_allclose(model.deviance_, found.deviance, **CLOSE)
     np.testing.assert_allclose(model.estimates_.pearson, found.pearson_chi2, **CLOSE)
+    ratio = found.pearson_chi2 / found.df_resid
+    np.testing.assert_allclose(model.estimates_.pearson_ratio, ratio, **CLOSE)
+    told = model.summary()
+    assert "1 (fixed)" in told
+    assert f"chi2 over its degrees of freedom is {ratio:.3g}: " in told
+    even = FederatedPoissonRegressor(alpha=0, inference="model")
+    even.fit(X, np.random.default_rng(0).poisson(2.0, len(y)), sites)
+    assert 0.9 < even.estimates_.pearson_ratio < 1.1
+    assert "Pearson's" not in even.summary()
     quasi = FederatedPoissonRegressor(alpha=0, inference="quasi")
     quasi.fit(X, y, sites, offset=offset, exposure=exposure)
     same(quasi, pooled.fit(tol=1e-12, scale="X2"))
     assert np.isnan(quasi.aic_)  # no likelihood has such a variance
     assert "quasi-Poisson" in quasi.summary()
+    assert "(fixed)" not in quasi.summary()
 
 
 def test_weights_count_rows(randhie):

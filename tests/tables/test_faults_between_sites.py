@@ -40,7 +40,7 @@ def counts(unit=1.0, people=1.0, role="exposure", seed=0):
     return pd.DataFrame({"y": y, "x": x, role: told if role == "exposure" else np.log(told)})
 
 
-def remarks(folder, frame, schema, **given):
+def remarks(folder, frame, schema, asks="another unit?", **given):
     """What a run says before round 1, and `fedcon data check`, of the same three files."""
     data = deal(folder, frame, [range(k * N, (k + 1) * N) for k in range(3)])
     loaded, clients = Schema.load(schema), []
@@ -50,7 +50,7 @@ def remarks(folder, frame, schema, **given):
     by_run = tables(data=data, schema=schema, **given).preparation.remarks
     by_check = survey(clients).findings
     assert set(by_run) <= set(by_check)
-    return [line for line in by_run if "another unit?" in line]
+    return [line for line in by_run if asks in line]
 
 
 @pytest.mark.parametrize("loss", ["poisson", "negative_binomial", "gamma"])
@@ -130,6 +130,28 @@ def test_an_offset_of_scores_in_another_unit(tmp_path):
     assert said.startswith("column 'score': values at site1 are about 10 times")
 
 
+# --- columns of one value, and outcomes of another kind ------------------------------------------
+
+
+COUNTS = {"target": "y", "loss": "poisson", "features": numeric("x"), "exposure": "exposure"}
+LINEAR = {"target": "y", "features": numeric("x")}
+
+
+@pytest.mark.parametrize(("frame", "column", "value", "schema", "asks"), [
+    (times(), "e", True, TIMES, "all 60 rows of site1 have an event, and 33% elsewhere are cens"),
+    (times(), "entry", 0.0, TIMES, "column 'entry': it is 0 in all rows of site1, and "),
+    (counts(), "exposure", 1.0, COUNTS, "column 'exposure': it is 1 in all rows of site1, and 1.7"),
+    (counts().assign(y=lambda d: 288 + 54 * d["x"]), "y", lambda d: d["y"] - 242, LINEAR,
+     "): another unit, or a change from a first value?"),
+])  # fmt: skip
+def test_one_value_or_changes_at_a_site(frame, column, value, schema, asks, tmp_path):
+    """Nothing is said where the column varies as elsewhere."""
+    assert remarks(tmp_path, frame, schema, asks) == []
+    second = frame[N : 2 * N]
+    frame = pd.concat([frame[:N], second.assign(**{column: value}), frame[2 * N :]])
+    assert len(remarks(tmp_path, frame, schema, asks)) == 1
+
+
 # --- outcomes turned round -----------------------------------------------------------------------
 
 
@@ -174,6 +196,27 @@ def test_nothing_is_said_of_effects_that_vary(levels):
             model.fit(frame[list("abcde")], frame["y"], site)
         said += len(caught)
     assert said == 0
+
+
+@pytest.mark.parametrize(("turned", "cluster"), [(None, ""), (1, ""), (1, "ward")])
+def test_a_number_turned_round_at_a_site(turned, cluster, tmp_path):
+    """Rows of a ward are alike: forty of them tell no more than one."""
+    rng = np.random.default_rng(0)
+    site, ward = np.repeat([0, 1, 2], 120), np.arange(360) // 40
+    frame = pd.DataFrame(rng.normal(size=(9 if cluster else 360, 2)), columns=[*"ab"])
+    frame = frame.iloc[ward].reset_index(drop=True) if cluster else frame
+    frame["y"] = frame["a"] - frame["b"] + rng.standard_t(3, size=360)
+    frame["ward"] = ward
+    if turned is not None:
+        frame.loc[site == turned, "y"] = 1000 - frame["y"]
+    data = deal(tmp_path, frame, [np.flatnonzero(site == k) for k in range(3)], "s")
+    schema = {"target": "y", "features": numeric("a", "b")}
+    schema |= {"cluster": cluster} if cluster else {}
+    said = [
+        line for line in tables(data=data, schema=schema).preparation.remarks if "round" in line
+    ]
+    assert len(said) == (turned is not None and not cluster)
+    assert all(" opposite to those elsewhere at s1: is it, or a column, coded" in s for s in said)
 
 
 def test_the_evidence_is_the_likelihood_of_the_sites_own_estimates():

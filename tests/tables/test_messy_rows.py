@@ -203,7 +203,7 @@ MESSES = {
               "its numbers are dates, such as 20240101"),
     "one value": (changed(1, lambda k, row: 27.5), "all values at a are 27.5, and they differ els"),
     "zeros": (changed(1, lambda k, row: 0 if k < 6 else row[1]),
-              "column 'bmi': 0 (rows 1, 2, 3, 4, 5, 6), and all others from 1"),
+              "column 'bmi': 0 (rows 1, 2, 3, 4, 5, 6), and all others at this site from 1"),
     "one negative": (changed(0, lambda k, row: -1 if k == 3 else row[0]),
                      "column 'age': -1 (row 4) is the only negative value"),
     "tens": (changed(1, lambda k, row: 10 * row[1] if k < 30 else row[1]),

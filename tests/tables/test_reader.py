@@ -136,6 +136,8 @@ REFUSED = [  # a file of y, x and c; and the words
     ("y,x,c\n1,١٢,a\n", "column 'x': found '١٢', expected a finite number"),
     ("y,x,c\n1,1e999,a\n", "column 'x': found '1e999', expected a finite number"),
     ("y,x,c\n1,inf,a\n", "column 'x': found 'inf', expected a finite number"),
+    ("y,x,c\n1,<60,a\n1,2,a\n", "found '<60', expected .*: a value below or above a limit is not"),
+    ("y,x,c\n1,26.4%,a\n1,2,a\n", "found '26.4%', expected .*: write the number without \"%\""),
     ("y,x,c\n1,true,a\n1,2,a\n", "column 'x': found 'true', expected a finite num"),
     ("y,x,c\n1,2,a\n2,1e160,a\n",
      r"row 2, column 'x': found '1e160', expected a number from -1e\+45 to 1e\+45"),

@@ -45,8 +45,9 @@ FAULTS = {  # cells (row from 0, column: value), and what is said
                         "all others (96 to 164), and a hundredth of them, 126, 141, are not: have"),
     "a tenth": ({(7, 2): 4.5}, "column 'age': 4.5 (row 8) is far from all others (21 to 80), and "
                 "ten times it, 45, is not"),
-    "99": ({(3, 2): 99, (5, 2): 99}, "column 'age': 99 (rows 4, 6), and all others from 21 to 80"),
-    "0": ({(8, 1): 0}, "column 'dbp': 0 (row 9), and all others from"),
+    "99": ({(3, 2): 99, (5, 2): 99}, "column 'age': 99 (rows 4, 6), and all others at "
+           "this site from 21 to 80"),
+    "0": ({(8, 1): 0}, "column 'dbp': 0 (row 9), and all others at this site from"),
     "exchanged": ({(2, 0): 82, (2, 1): 141}, "a: columns 'sbp' and 'dbp' seem exchanged in row 3: "
                   "82 and 141 there"),
 }  # fmt: skip
@@ -69,6 +70,14 @@ def test_a_wrong_value_is_said_with_its_row(fault, tmp_path, run_command):
                                         np.concatenate([a[:, 3], patients(2)[:, 3]]))  # fmt: skip
     where = f"row{'s' if len(rows) > 1 else ''} {', '.join(map(str, rows))}"
     assert any(where in str(one.message) for one in caught)
+
+
+def test_nothing_more_is_said_of_a_row_of_totals(tmp_path, run_command):
+    a = patients(1)
+    sites = {"a": np.concatenate([a, a.sum(axis=0, keepdims=True)]), "b": patients(2)}
+    said = said_of(tmp_path, run_command, **sites)
+    assert said.startswith("- a: the last row has the sums of all rows above it")
+    assert "(row " not in said
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -100,6 +109,22 @@ def test_values_are_judged_before_their_transform(transform, tmp_path, run_comma
     sites["c"][6, 0] = 1270
     schema = SCHEMA.replace("sbp = 'numeric'", f"sbp = {{transform = '{transform}'}}")
     assert "1270 (row 7 of c) is far" in said_of(tmp_path, run_command, schema, **sites)
+
+
+@pytest.mark.parametrize(("repeats", "columns", "said"), [
+    (30, 4, "a: 30 of 120 rows have all values of another row, such as rows 1 and 91: are they"),
+    (4, 4, ""),  # too few
+    (30, 1, ""),  # few values: rows are equal in all other columns, too
+])  # fmt: skip
+def test_rows_pasted_twice(repeats, columns, said, tmp_path, run_command):
+    """Without an identifier; by chance equal rows are more often equal in all columns but one."""
+    a = patients(1)
+    if columns == 1:
+        a = np.random.default_rng(0).integers(0, 4, a.shape).astype(float)
+    a = np.concatenate([a, a[:repeats]])
+    told = said_of(tmp_path, run_command, a=a, b=patients(2))
+    assert said in told
+    assert ("have all values of another row" in told) == bool(said)
 
 
 HONEST = {

@@ -54,6 +54,10 @@ QUALITY, DESCRIPTIVES = "quality.json", "descriptives.csv"
 AT_RISK = "at_risk.csv"
 BY_LEVEL, LEVEL_TESTS = "by_level.csv", "by_level_tests.csv"
 _NO_DISPERSION = 1e-4  # alpha times the mean: the variance beyond Poisson's, relative to the mean
+_NOT_MEASURED = (
+    "whether counts vary more than Poisson's was not measured: it is by inference of a fit without "
+    "penalty, random intercepts and weights of sampling"
+)
 _DIGITS = 1e-6  # the accuracy of sums of squares, for a length of 1
 _SHOWN = 100  # the text has a row for so many columns; the file has all
 
@@ -155,6 +159,9 @@ class Report:
             report = replace(report, remarks=(*preparation.remarks, *ending.remarks))
         lines += [] if hazards is None else hazards.lines
         lines += [why for why in (estimates, between) if isinstance(why, str)]
+        measured = isinstance(estimates, Estimates) and not math.isnan(estimates.pearson_ratio)
+        if preparation.family.quasi and not measured:
+            lines.append(_NOT_MEASURED)
         if isinstance(between, Heterogeneity):
             lines += lines_of(between)
             report = replace(report, heterogeneity=between)

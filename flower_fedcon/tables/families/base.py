@@ -12,7 +12,7 @@ from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.tables.families.link_functions import IDENTITY, LOG, Link, bounded
 from flower_fedcon.validation import Array
 
-INTERCEPT, DISPERSION = "(intercept)", "log alpha"
+INTERCEPT, DISPERSION, GAP = "(intercept)", "log alpha", "log gap to "
 KNOWN, RESIDUAL, PEARSON, NONE = "known", "residual", "pearson", "none"
 Parts = tuple[Array, Array, Array, Array]
 

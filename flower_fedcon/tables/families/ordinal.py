@@ -19,12 +19,10 @@ from flower_fedcon.objectives.proportional_odds import (
     gaps_of,
     minus_log,
 )
-from flower_fedcon.tables.families.base import INTERCEPT, Parts, Stated
+from flower_fedcon.tables.families.base import GAP, INTERCEPT, Parts, Stated
 from flower_fedcon.tables.families.link_functions import LOGIT, Link
 from flower_fedcon.tables.families.multinomial import Classes
 from flower_fedcon.validation import Array
-
-_GAP = "log gap to "
 
 
 class Ordinal(Classes):
@@ -70,7 +68,7 @@ class Ordinal(Classes):
         first = list(names).index(INTERCEPT)
         thresholds, jacobian = thresholds_of(values[first:])
         errors = np.sqrt(np.diag(jacobian @ covariance[first:, first:] @ jacobian.T))
-        marks = ["the first", *(name.removeprefix(_GAP) for name in names[first + 1 :])]
+        marks = ["the first", *(name.removeprefix(GAP) for name in names[first + 1 :])]
         each = zip(marks, thresholds.tolist(), errors.tolist(), strict=True)
         listed = ", ".join(f"{mark} {value:.5g} ({error:.4g})" for mark, value, error in each)
         return [f"thresholds and their standard errors: {listed}. The first is -{INTERCEPT}"]
@@ -112,7 +110,7 @@ def between_levels(levels: Sequence[str]) -> tuple[str, ...]:
     >>> between_levels(["no", "some", "much"])
     ('log gap to some|much',)
     """
-    return tuple(f"{_GAP}{low}|{high}" for low, high in pairwise(levels[1:]))
+    return tuple(f"{GAP}{low}|{high}" for low, high in pairwise(levels[1:]))
 
 
 def thresholds_of(end: Array) -> tuple[Array, Array]:

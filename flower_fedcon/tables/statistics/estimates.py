@@ -13,6 +13,8 @@ from flower_fedcon.errors import ConfigError, first_few, number_of
 from flower_fedcon.runs.paper_tables import p_equals
 from flower_fedcon.tables.families.base import (
     DISPERSION,
+    GAP,
+    KNOWN,
     NONE,
     PEARSON,
     RESIDUAL,
@@ -55,6 +57,12 @@ _JOINT = (
     "errors are from the observed information of all parameters, log alpha included, as in "
     "statsmodels (R's glm.nb treats alpha as known, and uses the expected information)"
 )
+_SPREAD_OUT = (
+    "Pearson's chi2 over its degrees of freedom is {ratio:.3g}: counts vary more than Poisson's, "
+    'for which it is about 1, so these errors are too small. Use inference="quasi", "robust" or '
+    '"cluster", or loss = "negative_binomial"'
+)
+_TOO_MUCH, _ERRORS = 1.5, 3.0  # the ratio that is said, and its standard errors above 1
 _NO_LIKELIHOOD = (
     'inference="model" needs a likelihood, and a {name} loss is none, since its scale is given and '
     'not estimated. Use inference="robust" or "cluster"'
@@ -159,6 +167,20 @@ class Estimates:
         return [note for note in self.notes if note == _NO_ERRORS or _FEW_SAID in note]
 
     @property
+    def pearson_ratio(self) -> float:
+        """Pearson's chi^2 over its degrees of freedom, for counts of a fixed dispersion; else NaN.
+
+        Of Poisson's counts it is about 1; of those that vary more it is greater.
+        """
+        measured = self.family.quasi and self.method != DEBIASED and self.n > self.counted
+        return self.pearson / (self.n - self.counted) if measured else math.nan
+
+    @property
+    def fixed(self) -> bool:
+        """Whether `dispersion` is 1 by the model, not estimated."""
+        return self.family.scale == KNOWN and self.method != QUASI and self.dispersion == 1.0
+
+    @property
     def bse(self) -> Array:
         """The standard errors, shape (p,)."""
         errors: Array = np.sqrt(np.diag(self.covariance))
@@ -168,9 +190,11 @@ class Estimates:
     def statistics(self) -> Array:
         """The estimates over their standard errors, shape (p,): z, or t if `df` is finite.
 
-        NaN for log alpha, whose z would test that alpha is 1.
+        NaN for log alpha and for logarithms of gaps, whose z would test that alpha, or a gap, is 1.
         """
-        asked = np.array([name != DISPERSION for name in self.names], dtype=bool)
+        asked = np.array(
+            [name != DISPERSION and not name.startswith(GAP) for name in self.names], dtype=bool
+        )
         with np.errstate(divide="ignore", invalid="ignore"):
             ratios: Array = np.where(asked, self.values / self.bse, np.nan)
         return ratios
@@ -428,7 +452,7 @@ def estimate(
                 f"cluster may be far too small, and all parameters cannot be tested together. Use "
                 f'smaller clusters, or inference="robust"'
             )
-    return Estimates(
+    found = Estimates(
         family=family,
         method=method,
         names=names,
@@ -448,6 +472,11 @@ def estimate(
         notes=tuple(notes),
         weights=weights,
     )
+    by_chance = 1.0 + _ERRORS * math.sqrt(2.0 / max(left, 1.0))
+    if method == MODEL and found.pearson_ratio > max(_TOO_MUCH, by_chance):
+        spread_out = _SPREAD_OUT.format(ratio=found.pearson_ratio)
+        found = replace(found, notes=(*found.notes, spread_out))
+    return found
 
 
 def _is_exact(

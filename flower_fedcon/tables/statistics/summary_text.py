@@ -61,7 +61,10 @@ class Summary(str):
             said.append(("Baseline hazard", "common") if found.common else ("Strata", "sites"))
         else:
             said.append(("Deviance", _number(found.deviance)))
-            said.append(("Dispersion", _number(found.dispersion)))
+            phi = _number(found.dispersion)
+            said.append(("Dispersion", f"{phi} (fixed)" if found.fixed else phi))
+            if not math.isnan(found.pearson_ratio):
+                said.append(("Pearson chi2/df", _number(found.pearson_ratio)))
         said += facts
         if found.method == DEBIASED:  # not a maximum of a likelihood
             said = [(what, shown) for what, shown in said if shown]

@@ -188,6 +188,7 @@ def test_a_table_is_fitted_predicted_and_reported(frame, tmp_path):
     np.testing.assert_allclose(file.loc[["a", "b"], "std_error"], found.bse[:2], rtol=1e-5)
     np.testing.assert_allclose(file.loc["(intercept)", "per_unit"], -thresholds[0], rtol=1e-7)
     assert file.loc[["(intercept)", "log gap to severe|worst"], "odds_ratio"].isna().all()
+    assert file.loc["log gap to severe|worst", ["z", "p_value"]].isna().all()  # of no question
     assert f"mild|severe {thresholds[1]:.5g} (" in report.text
     model = load_model(tmp_path / "run")
     np.testing.assert_allclose(model.predict_proba(frame), found.predict(X), atol=1e-7)
