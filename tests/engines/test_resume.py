@@ -164,7 +164,7 @@ def test_sampled_cohorts_resume_to_the_same_bytes(name, cut, tmp_path):
 
 def test_damaged_and_newer_checkpoints(tmp_path):
     problem = l1ls(4)
-    simulate(fedfw(), problem, 5, run_dir=tmp_path)
+    simulate(fedfw(), problem, 5, run_dir=tmp_path, audit=True)
     file = tmp_path / "checkpoint"
     whole = file.read_bytes()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
