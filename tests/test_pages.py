@@ -49,6 +49,7 @@ PASTED = {
         ("bash", f"{NODES}test_tls_and_keys_pasted_twice"),
         # No systemd in a test: its options are checked.
         ("ini", f"{NODES}test_the_unit_states_options_that_there_are"),
+        ("toml", "flower/test_first_mistakes.py::test_the_page_s_keys_have_their_defaults"),
     ],
     "docs/choosing.md": [("bash bash", "lab/test_recommend.py::test_the_page_s_commands")],
     "docs/commands.md": [

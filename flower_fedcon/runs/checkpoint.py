@@ -241,8 +241,9 @@ def load(
     then = content["fingerprint"]
     _check_changes(folder, strategy, setup, then, now, allow_changes, essential=kept)
     _tell_versions(content["versions"], versions())
-    noted, own = audit_log.runs_of(folder), content.get("run_id")  # none in a race
-    if noted and own is not None and own not in noted:
+    noted = audit_log.runs_of(folder)
+    raced = "race" in states_in(content)  # whose methods have identifiers of their own
+    if noted and not raced and content["server"]["run_id"] not in noted:
         raise FedConError(
             f"cannot resume: {path} is of another run than {folder / audit_log.NAME}: put back the "
             f"checkpoint of this folder's own run, or start again in another run directory"

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
+import tomllib
+
 import numpy as np
 import pytest
 from fake_grid import FakeGrid, asked, on_grid
 from flwr.app import ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from pages import blocks
 
 from flower_fedcon import EarlyStopping, client_app, server_app, train_step
 from flower_fedcon.clients.fedavg import FedAvgClient
 from flower_fedcon.errors import ConfigError, RoundError
 from flower_fedcon.flower import nodes
+from flower_fedcon.flower.apps import _settings
 from flower_fedcon.objectives import Quadratic
 from flower_fedcon.strategies import FedAvg
 
@@ -162,6 +167,14 @@ def test_keys_that_are_nearly_those_of_server_app_are_named(log):
         "'quarantine-rouns': did you mean 'quarantine-rounds'",
         "'run_dir': did you mean 'run-dir'",
     ]
+
+
+def test_the_page_s_keys_have_their_defaults():
+    (block,) = [b for b in blocks("toml", "docs/deployment.md") if "[tool.flwr.app.config]" in b]
+    config = tomllib.loads(block)["tool"]["flwr"]["app"]["config"]
+    given, usual = inspect.signature(FedAvg.start).parameters, _settings({})
+    found = {key: _settings(config).get(key) for key in (k.replace("-", "_") for k in config)}
+    assert found == {key: usual.get(key, given[key].default) for key in found}
 
 
 def test_keys_that_are_nearly_those_of_a_node_are_named(log):
