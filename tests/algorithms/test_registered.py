@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,8 +20,9 @@ from problems import q6
 from flower_fedcon import registry, simulate
 from flower_fedcon.clients.base import FedConClient
 from flower_fedcon.errors import AlgorithmError, ConfigError
-from flower_fedcon.registry import client_class, register, strategy_class
+from flower_fedcon.registry import algorithms, client_class, register, strategy_class
 from flower_fedcon.strategies import FedAvg
+from flower_fedcon.validation import parameters
 
 STEPS = {"client_lr": 1 / 40, "local_steps": 2}
 
@@ -129,6 +131,15 @@ def test_pairs_that_do_not_fit_are_refused(strategy, client, words):
 
 
 @pytest.mark.usefixtures("registered")
+def test_the_symbols_of_a_card_are_arguments():
+    """A renamed argument is renamed there, too: words after "=" are arguments, or mathematics."""
+    kinds = [kind for kind in algorithms().values() if kind.__module__.startswith("flower_fedcon.")]
+    words = {word for kind in kinds for word in parameters(kind)}
+    for kind in kinds:
+        said = {*re.findall(r"= ([a-z]+(?:_[a-z]{2,})*)\b", kind.card().symbols or "")}
+        assert {word for word in said if word in words or "_" in word} <= {*parameters(kind)}, kind
+
+
 def test_a_misspelt_upload_names_the_classes(monkeypatch):
     monkeypatch.setattr(Own, "uplink", ("delte",))
     with pytest.raises(AlgorithmError, match="correct the names in OwnClient, or `uplink` in Own"):
