@@ -136,7 +136,8 @@ def test_verdicts(fedcon):
     assert (
         "Of the papers' claims 1 hold, 0 fail for a reason that is shown, and 0 are open; " in out
     )
-    assert "; of ours 0 hold. No longer as recorded: 1; 1 not run; " in out
+    assert "; of ours 0 hold, and 1 fails for a reason that is shown. No longer as" in out
+    assert " recorded: 1; 1 not run; " in out
     for words in (
         "it falls",
         "explained: small, it is tiny: the paper's: bytes are what they are (shown by \"it falls",
@@ -165,7 +166,9 @@ def test_the_full_run_in_two_processes(fedcon):
     code, out, _ = fedcon("reproduce", "--workers", "2")
     assert code == 1
     assert "claims 2 hold" in out
-    assert "of ours 0 hold. No longer as recorded: 1; " in out
+    assert (
+        "of ours 0 hold, and 1 fails for a reason that is shown. No longer as recorded: 1; " in out
+    )
 
 
 def test_finished_runs_are_not_repeated(fedcon):
@@ -468,7 +471,7 @@ def test_the_tally_tells_papers_claims_apart():
     ]  # fmt: skip
     assert reproduce.tally(found) == (
         "Of the papers' claims 2 hold, 1 fail for a reason that is shown, and 1 is open; "
-        "of ours 1 hold."
+        "of ours 1 hold, and 1 fails for a reason that is shown."
     )
     assert list(reproduce.grouped(found[::-1])) == ["", reproduce.OURS]
 
@@ -499,6 +502,10 @@ def test_measurements_of_an_earlier_run_are_taken_for_what_is_not_named(fedcon):
     assert second["claims"][2]["note"] == "the paper's: they are what they are"
     first["claims"][2]["note"] = second["claims"][2]["note"]
     assert first["claims"] == second["claims"]
+    unknown = text.replace('fault = "paper"', 'fault = "unknown"').replace("shown_by =", "# ")
+    Path("sims/claims/small.toml").write_text(unknown)
+    fedcon("reproduce", "--from", "a.json", "--json", "b.json")
+    assert json.loads(Path("b.json").read_text())["claims"][2]["verdict"] == "not explained"
     Path("sims/claims/small.toml").write_text(text.replace('"it is tiny"', '"it is small"'))
     assert "has no measurement of small: it is small; name small" in refusal(
         fedcon, "reproduce", "--from", "a.json"

@@ -97,7 +97,7 @@ SOURCES = {
 }
 BOUNDS = {
     "stated": "the source states this number",
-    "theory": "it follows from a theorem",
+    "theory": "it follows from a theorem, or is the order of its bound",
     "order": "no number was chosen: only who is ahead, 1 for a ratio and 0 for a difference",
     "independent": "another computation of the same formulas, or of the optimum",
     "measured": "a number, a mark or a setting of it was chosen after a run, with a margin or to "

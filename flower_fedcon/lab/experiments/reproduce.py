@@ -399,9 +399,12 @@ def tally(verdicts: Iterable[Verdict]) -> str:
     every = [claim for claims in grouped(verdicts).values() for claim in claims]
     ends = Counter((claim.kind, claim.end) for claim in every)
     held, known, still = (ends["papers' claims", end] for end in list(WORDS)[:3])
+    ours = f"{ends['ours', 'pass']} hold"
+    if failing := ends["ours", "explained"]:
+        ours += f", and {failing} {'fails' if failing == 1 else 'fail'} for a reason that is shown"
     return (
         f"Of the papers' claims {held} hold, {known} fail for a reason that is shown, and "
-        f"{still} {'is' if still == 1 else 'are'} open; of ours {ends['ours', 'pass']} hold."
+        f"{still} {'is' if still == 1 else 'are'} open; of ours {ours}."
     )
 
 
