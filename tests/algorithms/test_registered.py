@@ -130,7 +130,6 @@ def test_pairs_that_do_not_fit_are_refused(strategy, client, words):
     register(Own, OwnClient)  # the same again is no mistake
 
 
-@pytest.mark.usefixtures("registered")
 def test_the_symbols_of_a_card_are_arguments():
     """A renamed argument is renamed there, too: words after "=" are arguments, or mathematics."""
     kinds = [kind for kind in algorithms().values() if kind.__module__.startswith("flower_fedcon.")]
@@ -140,6 +139,7 @@ def test_the_symbols_of_a_card_are_arguments():
         assert {word for word in said if word in words or "_" in word} <= {*parameters(kind)}, kind
 
 
+@pytest.mark.usefixtures("registered")
 def test_a_misspelt_upload_names_the_classes(monkeypatch):
     monkeypatch.setattr(Own, "uplink", ("delte",))
     with pytest.raises(AlgorithmError, match="correct the names in OwnClient, or `uplink` in Own"):
