@@ -186,7 +186,7 @@ def test_flower_s_own_commands_have_these_options():
     (lines,) = blocks("text", DEPLOYMENT)
     _, node, _ = map(of_a_node, lines.splitlines())
     assert node == {"partition-id": 0, "num-partitions": 3, "data": "client-0.npz"}
-    (config,) = map(tomllib.loads, blocks("toml", DEPLOYMENT))
+    config, _ = map(tomllib.loads, blocks("toml", DEPLOYMENT))
     assert config == {"superlink": {"nodes": {"address": "127.0.0.1:9093", "insecure": True}}}
 
 
