@@ -41,8 +41,10 @@ WINGS = {
         ("tables", "estimators", "survival"),
         "path predict contrast estimates data/check data/curves data/describe",
     ),
-    "paths": Wing(("paths", "estimators"), ("estimators",), "path"),
-    "estimators": Wing(("estimators",), ("estimators",)),
+    "paths": Wing(
+        ("paths", "estimators", "survival"), ("estimators", "survival"), "path data/curves"
+    ),
+    "estimators": Wing(("estimators", "survival"), ("estimators", "survival"), "data/curves"),
     "survival": Wing(("survival",), ("survival",), "data/curves"),
     "torch": Wing(("torch",)),
     "jax": Wing(("engines/jax",)),
