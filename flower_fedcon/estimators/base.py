@@ -40,7 +40,7 @@ from flower_fedcon.paths import (
     cross_validate,
     stability_selection,
 )
-from flower_fedcon.paths.path import Walk, default_strategy, regularization_path
+from flower_fedcon.paths.path import Walk, regularization_path
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.registry import strategy_class
 from flower_fedcon.regularizers import ElasticNet, Regularizer, WithIntercept
@@ -48,6 +48,7 @@ from flower_fedcon.regularizers.rescaled import Entrywise
 from flower_fedcon.solvers.quadratic_models import hardly_apart
 from flower_fedcon.strategies.base import FedConStrategy
 from flower_fedcon.tables.columns import LARGEST_NUMBER
+from flower_fedcon.tables.default_method import default_strategy
 from flower_fedcon.tables.ending.convergence import separated_by, separating
 from flower_fedcon.tables.families import family_of
 from flower_fedcon.tables.odd_values import odd_pairs, odd_values

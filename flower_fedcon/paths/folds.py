@@ -15,10 +15,11 @@ from flower_fedcon.errors import ConfigError, FedConError, number_of
 from flower_fedcon.objectives import Objective, Scaled
 from flower_fedcon.objectives.offset import WithOffset
 from flower_fedcon.objectives.rows import LinearModel
-from flower_fedcon.paths.path import RegularizationPath, default_strategy, regularization_path
+from flower_fedcon.paths.path import RegularizationPath, regularization_path
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.regularizers import Each, as_regularizer
 from flower_fedcon.strategies.base import FedConStrategy
+from flower_fedcon.tables.default_method import default_strategy
 from flower_fedcon.validation import Array, count
 
 Splits: TypeAlias = Sequence[Sequence[tuple[Array, Array]]]

@@ -26,10 +26,11 @@ import numpy as np
 
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.paths.folds import SideBySide, deal_all, fold_weights, part_of, row_objective
-from flower_fedcon.paths.path import default_strategy, regularization_path
+from flower_fedcon.paths.path import regularization_path
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.regularizers import Each, WithIntercept, as_regularizer
 from flower_fedcon.strategies.base import FedConStrategy
+from flower_fedcon.tables.default_method import default_strategy
 from flower_fedcon.validation import Array, count, positive
 
 _ABOVE = 1.5  # multiple of the largest weight of all rows: halves may select a column earlier

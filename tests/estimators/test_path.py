@@ -38,7 +38,6 @@ from flower_fedcon.objectives import (
     SoftmaxRegression,
 )
 from flower_fedcon.paths.folds import deal_all
-from flower_fedcon.paths.path import default_strategy
 from flower_fedcon.problems import heart
 from flower_fedcon.problems.reference import solve
 from flower_fedcon.regularizers import (
@@ -53,6 +52,7 @@ from flower_fedcon.sets import L1Ball
 from flower_fedcon.solvers.quadratic_models import QuadraticModel, minimizer
 from flower_fedcon.strategies import CompositeFL, FedAvg, FedDR, FedMiD, FedNewton
 from flower_fedcon.tables.builders import tables
+from flower_fedcon.tables.default_method import default_strategy
 
 FREE = WithIntercept(L1(1.0))
 

@@ -22,9 +22,9 @@ from flower_fedcon.estimators import (
 )
 from flower_fedcon.objectives import CoxRegression, LogisticRegression
 from flower_fedcon.paths import regularization_path
-from flower_fedcon.paths.path import default_strategy
 from flower_fedcon.regularizers import L1
 from flower_fedcon.tables.builders import tables
+from flower_fedcon.tables.default_method import default_strategy
 
 N = 60
 LOSSES = {

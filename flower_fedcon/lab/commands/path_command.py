@@ -77,8 +77,8 @@ def path(
     """
     from flower_fedcon.lab.experiments.experiment import Experiment
     from flower_fedcon.paths import cross_validate, regularization_path
-    from flower_fedcon.paths.path import default_strategy
     from flower_fedcon.paths.path_report import coefficients, names_of, to_csv, unit_of
+    from flower_fedcon.tables.default_method import default_strategy
     from flower_fedcon.wire.whole_files import write_text
 
     experiment = Experiment.load(file, set_ or ())

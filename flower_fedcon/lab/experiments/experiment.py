@@ -376,7 +376,7 @@ class Experiment:
 
     def _completed(self, table: Table) -> Table:
         """Return an algorithm's table with the default method for its problem's tables."""
-        from flower_fedcon.paths.path import default_strategy
+        from flower_fedcon.tables.default_method import default_strategy
 
         problem, rule = (
             self.problem(),
