@@ -26,7 +26,7 @@ from flower_fedcon.runs.plan import Plan
 from flower_fedcon.runs.toml import module_of, section, tabled
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.own_code import own_code
-from flower_fedcon.wire.whole_files import FolderLock, atomic, storage, write_text
+from flower_fedcon.wire.whole_files import FolderLock, atomic, in_use, storage, write_text
 
 if TYPE_CHECKING:
     from flower_fedcon.core.method import Method
@@ -40,9 +40,15 @@ TUNING = "tuning"
 _GLANCE = 0.05  # seconds of retries, since a check with `in_use` holds the lock for a moment
 
 
-def check_free(folder: Path) -> None:
-    """Raise if a folder has the history of a run, which a new one would overwrite."""
-    if (folder / HISTORY).exists():
+def check_free(folder: Path, *, locked: bool = False) -> None:
+    """Raise if a folder has the history of a run, which a new one would overwrite.
+
+    Unless this process has `locked` it, a folder that another one uses is left to the lock, which
+    says so: such a run is neither to be continued nor to be removed.
+    """
+    with storage(f"look into {folder}"):
+        has_run = (folder / HISTORY).exists()
+    if has_run and (locked or not in_use(folder)):
         raise ConfigError(
             f"{folder} already holds a run: continue it with {GO_ON}, choose another run "
             f"directory, or remove this one"
@@ -107,7 +113,7 @@ class RunDirectory:
             self._lock = FolderLock(folder, wait=_GLANCE)
             anew = False  # the present content belongs to another process
         if not anew:
-            check_free(folder)
+            check_free(folder, locked=True)
         if config is not None or not (folder / CONFIG).exists():
             write_text(
                 folder / CONFIG, config or describe_run(server.setup, plan, algorithm, problem)

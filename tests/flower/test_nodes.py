@@ -14,10 +14,11 @@ from strangers import error, garbage, says, silence, with_stranger
 from flower_fedcon import FederatedProblem, Sample, __version__, simulate
 from flower_fedcon.compressors import TopK
 from flower_fedcon.engines import grid as grids
-from flower_fedcon.errors import ConfigError, FedConError, RoundError
+from flower_fedcon.errors import ConfigError, FedConError, RoundError, StorageError
 from flower_fedcon.flower import mail, messages, nodes
 from flower_fedcon.sets import L1Ball, L2Ball
 from flower_fedcon.strategies import FedDyn, FedFW, FedProx, FedSGM
+from flower_fedcon.wire.whole_files import FolderLock
 
 pytestmark = on_grid
 
@@ -109,6 +110,17 @@ def test_a_broken_node_in_the_middle_of_a_run_is_left_out_and_asked_again(monkey
     assert any(re.search(words, message) for message in log.messages)
     told = "2 rounds went on without clients that were asked: client 2 in rounds 3, 4"
     assert told in log.messages
+
+
+def test_a_folder_with_a_run_is_refused_before_nodes_are_asked(tmp_path):
+    """One in which another process is at work is left alone, not to be removed."""
+    (tmp_path / "history.csv").write_text("round\n")
+    grid = FakeGrid(q6_objectives())
+    with pytest.raises(ConfigError, match="already holds a run: continue it with resume=True"):
+        avg().start(grid, num_rounds=1, run_dir=tmp_path)
+    assert not grid.pushed
+    with FolderLock(tmp_path), pytest.raises(StorageError, match="is in use by another process"):
+        avg().start(grid, num_rounds=1, run_dir=tmp_path)
 
 
 def test_the_run_starts_with_the_minimum_asked_for(log):
