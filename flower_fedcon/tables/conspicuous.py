@@ -17,6 +17,7 @@ from flower_fedcon.tables.encoding import is_wide
 from flower_fedcon.tables.marks import looks_missing, near_duplicates
 from flower_fedcon.tables.preparation import LARGEST, Agreed, categories_of
 from flower_fedcon.tables.schema import COMMON, OWN, Feature, Schema
+from flower_fedcon.tables.unlike_outcomes import zeros_and_ones
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
@@ -37,6 +38,7 @@ _ROWS = 10  # fewer rows do not show an identifier
 _SHOWN = 6
 _HEAVY, _TIMES = 0.1, 5.0  # a row's share of all weight that is said: so much, times an equal one
 _CHANCE = 0.01  # of one value in all rows of a client, below which it is said
+_LACKS = 1e-4  # of no row with a category that all others have, below which it is said
 _MOSTLY = 0.9  # of the others' rows: where more have an event, all may have one
 _LISTED = 20  # with more categories it is normal for clients to have some alone
 
@@ -163,7 +165,7 @@ def conspicuous_values(
         named = [j for j, category in enumerate(marks) if category]  # without `OTHER`
         marks, counts = tuple(marks[j] for j in named), counts[:, named]
         remarks += _missing(feature.name, names, counts.sum(axis=1))
-        remarks += _categories(feature, marks, names, counts)
+        remarks += _categories(feature, marks, names, np.array(each_told)[:, named])
         for k, own in enumerate(counts):
             if np.count_nonzero(own) == 1 and not np.isnan(np.array(each_told[k])[named]).any():
                 j, rest = int(own.argmax()), counts.sum(axis=0) - own
@@ -512,12 +514,15 @@ def of_levels(
     counted = np.array([one["level"] for one in told])
     n = np.where(counted[:, 1] > 0, np.array(weights, dtype=np.float64), 0.0)
     y, exposures, squares = counted.T
+    ones = []
+    if schema.family.whole and not schema.weight:
+        ones = [*zeros_and_ones(schema.target, names, n, y, squares)]
     if not schema.offsets:
         mean = float(y.sum() / max(float(n.sum()), 1e-300))
         about = np.maximum(squares - 2.0 * mean * y + mean * mean * n, 0.0)
-        return scales(Feature(schema.target), names, n, y, about, mean)
+        return ones + scales(Feature(schema.target), names, n, y, about, mean)
     known = [k for k in range(len(names)) if n[k] > 0]
-    means, remarks = {names[k]: float(exposures[k] / n[k]) for k in known}, list[str]()
+    means, remarks = {names[k]: float(exposures[k] / n[k]) for k in known}, ones
     if schema.exposure and not schema.offset:
         varying = [mean for mean in means.values() if not _is_one(mean)]
         for name, mean in means.items():
@@ -689,9 +694,14 @@ def _size(transform: str, own: float, square: float, mean: float) -> float:
 
 
 def _categories(
-    feature: Feature, known: Sequence[str], names: Sequence[str], counts: Array
+    feature: Feature, known: Sequence[str], names: Sequence[str], told: Array
 ) -> list[str]:
-    """Find conspicuous categories of a column, from the rows by client and category."""
+    """Find conspicuous categories of a column, from the rows by client and category.
+
+    A category that one client alone lacks is said if the client would hardly lack it by chance,
+    with the least share that it has at another client.
+    """
+    counts = np.nan_to_num(told)
     remarks, column = [], f"column {feature.name!r}"
     total = dict(zip(known, counts.sum(axis=0).tolist(), strict=True))
     present = [category for category in known if total[category]]
@@ -727,7 +737,10 @@ def _categories(
         for place, own in enumerate(counts):
             elsewhere = (whole - own) > 0
             alone = np.flatnonzero((own > 0) & ~elsewhere).tolist()
-            if place in apart or not alone or not elsewhere.any():
+            if place in apart or not elsewhere.any():
+                continue
+            if not alone:
+                remarks += _lacking(column, known, names, told, place)
                 continue
             said = first_few([f"{known[j]!r} ({number_of(own[j], 'row')})" for j in alone])
             absent = [repr(known[j]) for j in np.flatnonzero((own == 0) & elsewhere).tolist()]
@@ -737,3 +750,26 @@ def _categories(
                 "of one client says nothing of what differs between clients"
             )
     return remarks
+
+
+def _lacking(
+    column: str, known: Sequence[str], names: Sequence[str], told: Array, place: int
+) -> Iterator[str]:
+    """Yield the categories that one client alone lacks, and hardly by chance; see `_categories`.
+
+    >>> told = np.array([[20.0, 18.0, 22.0], [30.0, 31.0, 0.0], [20.0, 25.0, 18.0]])
+    >>> list(_lacking("column 'arm'", ("a", "b", "c"), ("s1", "s2", "s3"), told, 1))
+    ["column 'arm': none of the 61 rows of s2 has 'c', and 33% elsewhere do: was it not given \
+there?"]
+    """
+    own, rest = told[place], np.delete(np.nan_to_num(told), place, axis=0)
+    rest = rest[rest.sum(axis=1) > 0]
+    if np.isnan(own).any() or np.count_nonzero(own) < 2:
+        return  # a few, or one value, which is said
+    least = (rest / rest.sum(axis=1, keepdims=True)).min(axis=0)
+    for j in np.flatnonzero((own == 0) & ((1.0 - least) ** own.sum() < _LACKS)).tolist():
+        share = float(rest[:, j].sum() / rest.sum())
+        yield (
+            f"{column}: none of the {own.sum():.0f} rows of {names[place]} has {known[j]!r}, and "
+            f"{share:.0%} elsewhere do: was it not given there?"
+        )

@@ -39,7 +39,14 @@ EVIDENCE = 4.0
 """In the log likelihood: with more a client is named."""
 
 
+_CLUSTERS = 5
+"""Beyond the clients: with fewer, nobody can tell how much clusters differ."""
 _ALIKE = 0.05  # between shares of events that say nothing
+
+
+Rows = tuple[Array, Array, Array | None]
+"""A client's columns, shape (m, p); its outcomes, above 0 for an event, levels from 0 on if there
+are more than two, or numbers; and the weights by which rows count."""
 
 
 class SiteSums(NamedTuple):
@@ -47,7 +54,7 @@ class SiteSums(NamedTuple):
 
     score: Array  # of effects of 0
     information: Array
-    spread: float  # the information of the client's intercept alone
+    spread: Array | float  # the information of its intercept, or of a column with variance 1
     share: float  # of events, or the mean level from 0 to 1
     rows: int
 
@@ -70,18 +77,22 @@ def spread_of(share: Array) -> tuple[Array, float]:
 
 
 def turned_in_rows(
-    names: Sequence[str], rows: Sequence[tuple[Array, Array, Array | None]], levels: int = 2
+    names: Sequence[str],
+    rows: Sequence[Rows],
+    levels: int = 2,
+    clusters: Sequence[Array] = (),
 ) -> list[str]:
     """Return the remark on clients whose outcomes seem to be turned round; [] without any.
 
     Parameters
     ----------
     names : sequence of str
-    rows : sequence of (array, array, array or None)
-        Each client's columns, shape (m, p); its outcomes, above 0 for an event, or levels from 0 on
-        if there are more than two; and the weights by which rows count.
+    rows : sequence of Rows
+        Each client's.
     levels : int
-        0 for numbers: each different one at a client is a level there, so only ranks count.
+        See `sums_of`.
+    clusters : sequence of array of int
+        Each row's cluster, for numbers.
 
     Examples
     --------
@@ -94,25 +105,91 @@ def turned_in_rows(
     """
     if not rows or rows[0][0].shape[1] > COLUMNS:
         return []
-    sums = []
-    for A, y, given in rows:
-        w = np.ones(len(y)) if given is None else given
-        if levels:
-            places = y.astype(np.intp) if levels > 2 else (y > 0).astype(np.intp)
-        else:
-            places = np.unique(y, return_inverse=True)[1]
-        share = np.bincount(places, w, levels) / w.sum()
-        slopes, spread = spread_of(share)
-        centred = A - np.average(A, axis=0, weights=w)
-        weighed = w[:, None] * centred
-        middle = float(np.arange(levels) @ share / (levels - 1)) if levels else 0.5
-        sums.append(
-            SiteSums(
-                weighed.T @ slopes[places], spread * (weighed.T @ centred),
-                spread * float(w.sum()), middle, len(y),
-            )
-        )  # fmt: skip
-    return turned_by_sums(names, sums, levels)
+    return turned_by_sums(names, sums_of(rows, levels, clusters), levels)
+
+
+def sums_of(rows: Sequence[Rows], levels: int, clusters: Sequence[Array] = ()) -> list[SiteSums]:
+    """Return the clients' sums.
+
+    Parameters
+    ----------
+    rows : sequence of Rows
+    levels : int
+        0 for numbers: each different one at a client is a level there, so only ranks count.
+    clusters : sequence of array of int
+        Each row's cluster, for numbers.
+    """
+    if clusters:
+        return sums_of_clusters(rows, clusters)
+    return [sums_of_rows(*one, levels) for one in rows]
+
+
+def sums_of_rows(A: Array, y: Array, given: Array | None, levels: int) -> SiteSums:
+    """Return a client's sums; see `turned_in_rows`."""
+    w = np.ones(len(y)) if given is None else given
+    if levels:
+        places = y.astype(np.intp) if levels > 2 else (y > 0).astype(np.intp)
+    else:
+        places = np.unique(y, return_inverse=True)[1]
+    share = np.bincount(places, w, levels) / w.sum()
+    slopes, spread = spread_of(share)
+    centred = A - np.average(A, axis=0, weights=w)
+    weighed = w[:, None] * centred
+    middle = float(np.arange(levels) @ share / (levels - 1)) if levels else 0.5
+    return SiteSums(
+        weighed.T @ slopes[places], spread * (weighed.T @ centred), spread * float(w.sum()), middle,
+        len(y),
+    )  # fmt: skip
+
+
+def sums_of_clusters(rows: Sequence[Rows], clusters: Sequence[Array]) -> list[SiteSums]:
+    """Return the clients' sums of numbers whose rows are alike within clusters.
+
+    A cluster's mean counts as one row. Differences within it, of which its own level falls out, add
+    to this by their own variance. They tell less where effects vary between clusters: by the factor
+    by which clusters' scores vary more than those of rows, all clients together.
+
+    Parameters
+    ----------
+    rows : sequence of Rows
+    clusters : sequence of array of int
+        Each row's cluster.
+    """
+    parts, free = [], 0
+    meat = bread = np.zeros(rows[0][0].shape[1])
+    for (A, y, given), codes in zip(rows, clusters, strict=True):
+        w, own = (
+            np.ones(len(y)) if given is None else given,
+            np.unique(codes, return_inverse=True)[1],
+        )
+        places = np.unique(y, return_inverse=True)[1]
+        slopes, spread = spread_of(np.bincount(places, w) / w.sum())
+        member = w[:, None] * np.eye(int(own.max()) + 1)[own]
+        each = np.column_stack([A, slopes[places]])
+        means = (member / member.sum(axis=0)).T @ each
+        within, means = each - means[own], means - means.mean(axis=0)
+        score, gram = (
+            within[:, :-1].T @ (w * within[:, -1]),
+            within[:, :-1].T @ (w[:, None] * within[:, :-1]),
+        )
+        left = float(w @ within[:, -1] ** 2 / w.sum())
+        rest = within[:, -1] - within[:, :-1] @ (np.linalg.pinv(gram, hermitian=True) @ score)
+        meat = meat + ((member.T @ (within[:, :-1] * rest[:, None])) ** 2).sum(axis=0)
+        bread, free = bread + left * gram.diagonal(), free + len(means) - 1
+        parts.append((means, spread, score, gram, left, A.var(axis=0), len(y)))
+    told = bread > 1e-9 * bread.max()
+    more = math.inf
+    if free >= _CLUSTERS and told.any():
+        ratio = float((meat[told] / bread[told]).max())
+        more = max(1.0, ratio * (free + len(parts)) / free)
+    found = []
+    for means, spread, score, gram, left, variance, m in parts:
+        factor = spread / (left * more) if left > 0 else 0.0
+        between, A = means[:, :-1].T @ means[:, -1], means[:, :-1]
+        information = spread * (A.T @ A + factor * gram)
+        unit = information.diagonal() / np.maximum(variance, 1e-300)
+        found.append(SiteSums(between + factor * score, information, unit, 0.5, m))
+    return found
 
 
 def turned_by_sums(
@@ -159,20 +236,32 @@ def turned_by_sums(
 
 def agreement(sums: Sequence[SiteSums]) -> Array:
     """Return for each pair of clients how far their effects agree; see the module."""
-    total = np.sum([one.information for one in sums], axis=0)
-    spread = max(math.fsum(one.spread for one in sums), 1e-300)
-    sizes = np.sqrt(np.maximum(total.diagonal(), 0.0) / spread)
+    own = h_and_J(sums, sizes_of(sums))
+    h = np.array([one[0] for one in own])
+    pairs: Array = h @ np.linalg.solve(
+        np.eye(h.shape[1]) + np.sum([one[1] for one in own], axis=0), h.T
+    )
+    return pairs
+
+
+def sizes_of(sums: Sequence[SiteSums]) -> Array:
+    """Return the columns' standard deviations within clients."""
+    total = np.sum([one.information.diagonal() for one in sums], axis=0)
+    spread = sum((np.asarray(one.spread) for one in sums), np.zeros(1))
+    sizes: Array = np.sqrt(np.maximum(total, 0.0) / np.maximum(spread, 1e-300))
+    return sizes
+
+
+def h_and_J(sums: Sequence[SiteSums], sizes: Array) -> list[tuple[Array, Array]]:  # noqa: N802
+    """Return each client's h and J, for columns divided by `sizes`; see the module."""
     inverse = np.divide(1.0, sizes, out=np.zeros_like(sizes), where=sizes > 0)
-    whole, own = np.eye(len(sizes)), []
+    found = []
     for one in sums:
         scaled = one.information * inverse * inverse[:, None]
         both = np.column_stack([one.score * inverse, scaled])
         solved = np.linalg.solve(np.eye(len(sizes)) + TAU**2 * scaled, both)
-        own.append(solved[:, 0])
-        whole = whole + solved[:, 1:]
-    h = np.array(own)
-    pairs: Array = h @ np.linalg.solve(whole, h.T)
-    return pairs
+        found.append((solved[:, 0], solved[:, 1:]))
+    return found
 
 
 def may_be_turned(share: float, rows: float, elsewhere: float) -> bool:

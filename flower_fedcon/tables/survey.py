@@ -39,6 +39,7 @@ from flower_fedcon.tables.schema import Schema
 from flower_fedcon.tables.small_cells import effective_rows
 from flower_fedcon.tables.table import SPREAD, SUMMARY, Table
 from flower_fedcon.tables.turned_round import turned_round
+from flower_fedcon.tables.unlike_outcomes import counts_left_out, even_outcomes
 from flower_fedcon.validation import Array
 
 _WORK = 1e11  # multiplications: half a minute
@@ -257,6 +258,14 @@ def scales_of_outcomes(names: Sequence[str], tables: Sequence[Table]) -> Iterato
             return
         if column != schema.target or not schema.family.log_link:
             yield from in_another_unit(column, names, values, outcome=column == schema.target)
+    if schema.family.whole:
+        counts = outcomes[schema.target]
+        offsets = [np.zeros(len(y)) if t.offset is None else np.asarray(t.offset)
+                   for y, t in zip(counts, tables, strict=True)]  # fmt: skip
+        exposures = [np.exp(np.clip(own, -300.0, 300.0)) for own in offsets]
+        yield from counts_left_out(schema.target, names, counts, exposures)
+    elif not schema.family.labelled:
+        yield from even_outcomes(schema.target, names, outcomes[schema.target])
 
 
 def heavy_rows(names: Sequence[str], tables: Sequence[Table]) -> Iterator[str]:

@@ -13,10 +13,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from flower_fedcon.tables.families.link_functions import IDENTITY
-from flower_fedcon.tables.opposite_effects import CODED, FEW, turned_in_rows
+from flower_fedcon.tables.opposite_effects import CODED, FEW, Rows, turned_in_rows
 from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.tables.row_weights import as_rows
 from flower_fedcon.tables.site_rows import SiteRows
+from flower_fedcon.tables.turned_features import turned_feature
 from flower_fedcon.validation import Array
 
 OPPOSITE = -4.0
@@ -44,7 +45,8 @@ def turned_round(
     ordered = schema.family.binary or schema.event or schema.levels
     if not (ordered or numbers) or len(tables) < 2 or preparation.width:
         return
-    rows: list[tuple[Array, Array, Array | None]] = []
+    rows: list[Rows] = []
+    clusters: list[Array] = []
     for table in tables:
         A = table.matrix(preparation)[table.training_rows]  # type: ignore[attr-defined]
         if not isinstance(A, np.ndarray):
@@ -52,12 +54,12 @@ def turned_round(
         weights = None
         if table.weights is not None:
             weights = as_rows(table.weights[table.training_rows], schema.weight_kind)
-        if numbers and table.clusters is not None:  # whose rows are alike: each counts as one row
-            own = table.clusters[table.training_rows].astype(np.intp)
-            given = np.ones(len(own)) if weights is None else weights
-            weights = given / np.bincount(own)[own]
+        if numbers and table.clusters is not None:
+            clusters.append(table.clusters[table.training_rows])
         rows.append((A, table.outcome[table.training_rows], weights))
-    said = turned_in_rows(names, rows, 0 if numbers else len(schema.levels) or 2)
+    levels = 0 if numbers else len(schema.levels) or 2
+    said = turned_in_rows(names, rows, levels, clusters)
+    said = said or turned_feature(names, rows, levels, clusters, preparation)
     yield from said
     if not said and schema.event:
         times = [table.targets[table.training_rows, 0] for table in tables]
