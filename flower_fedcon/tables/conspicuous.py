@@ -43,7 +43,7 @@ _ROWS = 10  # fewer rows do not show an identifier
 _SHOWN = 6
 _HEAVY, _TIMES = 0.1, 5.0  # a row's share of all weight that is said: so much, times an equal one
 _CHANCE = 0.01  # of one value in all rows of a client, below which it is said
-_LACKS = 1e-4  # of no row with a category that all others have, below which it is said
+_LACKS = 1e-6  # of no row with a category that all others have, below which it is said
 _MOSTLY = 0.9  # of the others' rows: where more have an event, all may have one
 _LISTED = 20  # with more categories it is normal for clients to have some alone
 
@@ -774,7 +774,7 @@ def _lacking(
 
     >>> told = np.array([[20.0, 18.0, 22.0], [30.0, 31.0, 0.0], [20.0, 25.0, 18.0]])
     >>> list(_lacking("column 'arm'", ("a", "b", "c"), ("s1", "s2", "s3"), told, 1))
-    ["column 'arm': none of the 61 rows of s2 has 'c', and 33% elsewhere do: was it not given \
+    ["column 'arm': none of the 61 rows of s2 has 'c', and 33% elsewhere do: is it not used \
 there?"]
     """
     own, rest = told[place], np.delete(np.nan_to_num(told), place, axis=0)
@@ -786,5 +786,5 @@ there?"]
         share = float(rest[:, j].sum() / rest.sum())
         yield (
             f"{column}: none of the {own.sum():.0f} rows of {names[place]} has {known[j]!r}, and "
-            f"{share:.0%} elsewhere do: was it not given there?"
+            f"{share:.0%} elsewhere do: is it not used there?"
         )

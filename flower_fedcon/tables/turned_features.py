@@ -187,12 +187,10 @@ def _in_words(
         of = f"at {names[k]} an effect opposite to that elsewhere"
         if len(names) == 2:
             of = f"opposite effects at {where}"
-        return (
-            f"column {column!r} has {of}, and other columns do not: is it {CODED} there, or "
-            f"counted backwards?"
-        )
+        there = "at one of them" if len(names) == 2 else "there"
+        return f"column {column!r} has {of}: is it {CODED} {there}, or counted backwards?"
     start = int(about.places[feature][0])
-    marks = " and ".join(repr(about.levels[feature][place - start]) for place in places)
+    marks = " and ".join(sorted(repr(about.levels[feature][place - start]) for place in places))
     return (
         f"column {column!r}: its effects differ at {where}, and would not if {marks} were "
         f"exchanged: are they at {'one of them' if len(names) == 2 else names[k]}?"

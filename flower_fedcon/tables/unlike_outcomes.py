@@ -18,7 +18,7 @@ from flower_fedcon.validation import Array
 
 FEW = 20
 """With fewer rows nothing is said of a client."""
-_EVEN = 0.25  # Kolmogorov's distance, times sqrt(rows)
+_EVEN = 0.2  # Kolmogorov's distance, times sqrt(rows)
 _CHANCE = 1e-4
 _LIKE_POISSON = 0.5  # of the expected rows elsewhere: with fewer, counts are less dispersed
 
@@ -51,7 +51,7 @@ are, and elsewhere they are not: are they ranks there?"]
 def _is_even(values: Array) -> bool:
     distinct, counts = np.unique(values, return_counts=True)
     n = len(values)
-    if n < FEW or len(distinct) <= n / 2:
+    if n < FEW or len(distinct) < FEW:
         return False
     middle = (np.cumsum(counts) - 0.5 * counts) / n
     line = (distinct - distinct[0]) / (distinct[-1] - distinct[0])

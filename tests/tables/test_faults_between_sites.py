@@ -25,6 +25,7 @@ from flower_fedcon.tables.builders import tables
 from flower_fedcon.tables.opposite_effects import TAU, SiteSums, agreement
 from flower_fedcon.tables.read import columns_of
 from flower_fedcon.tables.survey import Client, survey
+from flower_fedcon.tables.turned_features import _changed, _evidence
 
 N = 60
 
@@ -55,9 +56,11 @@ def remarks(folder, frame, schema, asks="another unit?", **given):
 
 @pytest.mark.parametrize("loss", ["poisson", "negative_binomial", "gamma"])
 @pytest.mark.parametrize("role", ["exposure", "offset"])
-@pytest.mark.parametrize(("unit", "times"), [(365.25, "about 3"), (12.0, "about 1"), (1.0, "")])
+@pytest.mark.parametrize(
+    ("unit", "times"), [(365.25, "about 3"), (12.0, "about 1"), (4.345, "about 4."), (2.5, "")]
+)
 def test_exposures_in_another_unit(loss, role, unit, times, tmp_path):
-    """Days or months instead of years, and the logarithms of them; estimators say the same."""
+    """Of days, months, weeks for months, and the logarithms of them; estimators say the same."""
     frame = counts(unit, role=role)
     frame["y"] += loss == "gamma"
     schema = {"target": "y", "loss": loss, "features": numeric("x"), role: role}
@@ -135,6 +138,7 @@ def test_an_offset_of_scores_in_another_unit(tmp_path):
 
 COUNTS = {"target": "y", "loss": "poisson", "features": numeric("x"), "exposure": "exposure"}
 LINEAR = {"target": "y", "features": numeric("x")}
+ARMS = np.tile([*"abc"], N)
 
 
 @pytest.mark.parametrize(("frame", "column", "value", "schema", "asks"), [
@@ -143,6 +147,14 @@ LINEAR = {"target": "y", "features": numeric("x")}
     (counts(), "exposure", 1.0, COUNTS, "column 'exposure': it is 1 in all rows of site1, and 1.7"),
     (counts().assign(y=lambda d: 288 + 54 * d["x"]), "y", lambda d: d["y"] - 242, LINEAR,
      "): another unit, or a change from a first value?"),
+    (counts().assign(y=lambda d: d["x"]), "y", lambda d: d["y"].rank(pct=True), LINEAR,
+     "column 'y': values at site1 are evenly distributed from 0.0166667 to 1, as ranks"),
+    (counts().assign(arm=ARMS), "arm", lambda d: d["arm"].replace("c", "a"),
+     {**LINEAR, "features": numeric("x", arm="categorical")},
+     "column 'arm': none of the 60 rows of site1 has 'c', and 33% elsewhere do: "),
+    (counts(), "y", lambda d: d["y"].clip(upper=1), COUNTS, "all counts at site1 are 0 or 1, whe"),
+    (counts(), "y", lambda d: d["y"].clip(upper=2), COUNTS, "no count at site1 is above 2, where "),
+    (counts(), "y", lambda d: d["y"].clip(lower=1), COUNTS, "no count at site1 is 0, where about"),
 ])  # fmt: skip
 def test_one_value_or_changes_at_a_site(frame, column, value, schema, asks, tmp_path):
     """Nothing is said where the column varies as elsewhere."""
@@ -212,11 +224,39 @@ def test_a_number_turned_round_at_a_site(turned, cluster, tmp_path):
     data = deal(tmp_path, frame, [np.flatnonzero(site == k) for k in range(3)], "s")
     schema = {"target": "y", "features": numeric("a", "b")}
     schema |= {"cluster": cluster} if cluster else {}
-    said = [
-        line for line in tables(data=data, schema=schema).preparation.remarks if "round" in line
-    ]
+    made = tables(data=data, schema=schema, inference="cluster" if cluster else "model")
+    said = [line for line in made.preparation.remarks if "round" in line]
     assert len(said) == (turned is not None and not cluster)
     assert all(" opposite to those elsewhere at s1: is it, or a column, coded" in s for s in said)
+    made.preparation = replace(made.preparation, remarks=())  # as nodes, which send no rows
+    assert list(run(made).report.remarks) == said
+
+
+@pytest.mark.parametrize(("change", "said"), [
+    ({}, ""),
+    ({"day": lambda d: 9 - d["day"]}, "opposite to those elsewhere at s1: is it, or a column, co"),
+    ({"pain": lambda d: d["pain"].map(dict(zip("abc", "cba", strict=True)))},
+     "column 'pain': its effects differ at s1 from those elsewhere, and would not if 'a' and 'c' "
+     "were exchanged"),
+    ({"dose": lambda d: 5 - d["dose"]}, "column 'dose' has at s1 an effect opposite to that else"),
+])  # fmt: skip
+def test_one_feature_turned_round_at_a_site(change, said, tmp_path):
+    """Of patients seen on ten days, whose levels and slopes differ."""
+    rng = np.random.default_rng(1)
+    who, day = np.repeat(np.arange(36), 10), np.tile(np.arange(10.0), 36)
+    level, slope = rng.normal(0, 2, 36), rng.normal(1, 0.4, 36)
+    frame = pd.DataFrame({"who": who, "day": day, "dose": rng.integers(0, 6, 360),
+                          "pain": rng.choice([*"abc"], 360)})  # fmt: skip
+    effects = 2.0 * (frame["pain"] == "c") - 2.0 * (frame["pain"] == "a") + 0.8 * frame["dose"]
+    frame["y"] = level[who] + slope[who] * day + effects + rng.normal(size=360)
+    frame = pd.concat([frame[:120], frame[120:240].assign(**change), frame[240:]])
+    data = deal(tmp_path, frame, [range(k * 120, (k + 1) * 120) for k in range(3)], "s")
+    features = numeric("day", "dose", pain="categorical")
+    schema = {"target": "y", "cluster": "who", "features": features}
+    remarks = tables(data=data, schema=schema, site_effects="random").preparation.remarks
+    assert [said in line for line in remarks if "is it" in line or "are they" in line] == (
+        [True] if said else []
+    )
 
 
 def test_the_evidence_is_the_likelihood_of_the_sites_own_estimates():
@@ -248,6 +288,29 @@ def test_the_evidence_is_the_likelihood_of_the_sites_own_estimates():
         known = density(signs) - density([1, 1, 1])
         gain = 0.5 * (np.array(signs) @ pairs @ signs - pairs.sum())
         assert gain == pytest.approx(known, rel=1e-9)
+
+
+def test_the_evidence_for_two_levels_exchanged_is_the_likelihood_as_well():
+    rng = np.random.default_rng(4)
+    own = []
+    for n in (60, 200, 90):
+        A = np.eye(3)[rng.integers(0, 3, n)]
+        J = (A - A.mean(axis=0)).T @ A + 0.1 * np.eye(3)
+        own.append((J @ rng.normal(size=3), J))
+
+    def density(parts):  # of estimates about one b with the prior N(0, 1)
+        cov = np.kron(np.ones((3, 3)), np.eye(3))
+        for k, (_, J) in enumerate(parts):
+            cov[3 * k : 3 * k + 3, 3 * k : 3 * k + 3] += np.linalg.inv(J)
+        estimates = [np.linalg.solve(J, h) for h, J in parts]
+        return multivariate_normal.logpdf(np.concatenate(estimates), cov=cov)
+
+    def evidence(parts):
+        return _evidence(*(np.sum([one[j] for one in parts], axis=0) for j in (0, 1)))
+
+    moved = [own[0], _changed(*own[1], (0, 2)), own[2]]
+    known = density(moved) - density(own)
+    assert evidence(moved) - evidence(own) == pytest.approx(known, rel=1e-9)
 
 
 # --- a column of one value, weights, paths -------------------------------------------------------
