@@ -500,8 +500,8 @@ def of_levels(
     they are 3.5 times the others', and rates differ by as much, up to a quarter of its logarithm,
     and by three standard deviations of two others or more. A client of large groups of people has
     large exposures, too, but no low rates. Of 2,000 honest federations of 2 to 6 clients whose mean
-    exposures and rates vary by 0.3 in their logarithms none is remarked upon, by 0.5 seven; months
-    for quarters of a year, three times the others', are never seen, and weeks for months in 40 %.
+    exposures and rates vary by 0.3 in their logarithms none is remarked upon, by 0.5 six. Months
+    for quarters of a year, three times the others', are never seen, weeks for months in 38 %.
 
     Parameters
     ----------
@@ -713,8 +713,10 @@ def _categories(
 ) -> list[str]:
     """Find conspicuous categories of a column, from the rows by client and category.
 
-    A category that one client alone lacks is said if the client would hardly lack it by chance,
-    with the least share that it has at another client.
+    A category that one client alone lacks is said if the client would hardly lack it by chance (one
+    in a million), with the least share that it has at another client. Of 5,000 simulated features,
+    whose categories vary between clients by 0.6 in the logarithms of their shares, 14 are remarked
+    upon, by 0.3 none, by 1 124. Of arms of three, at 30 to 300 rows, 70 % are found.
     """
     counts = np.nan_to_num(told)
     remarks, column = [], f"column {feature.name!r}"

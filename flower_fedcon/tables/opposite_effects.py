@@ -12,9 +12,10 @@ of its numbers with the others. The shares of events, whose logits are taken to 
 1, add to this. Of 8,000 simulated federations of 2 to 6 clients with 40 to 1,500 rows and 2 to 12
 columns, whose effects vary between clients by up to 0.6 of their size, 2 are remarked upon falsely;
 of 4,000 in which they vary by up to their size, 12. Of linear models, whose outcomes count by their
-ranks, 2 and 3 of 2,000 are, and 60 and 58 % of those turned round are found. With one client turned
-round 59 and 57 % are found, with another named in 0.2 and 0.6 %: of few rows or small effects
-nobody can tell.
+ranks, 2 and 3 of 2,000 are, and 60 and 58 % of those turned round are found; where rows are alike
+within clusters, and effects vary between these by up to their size, 0 and 9 of 2,100, and 69 % are
+found. With one client turned round 59 and 57 % are found, with another named in 0.2 and 0.6 %: of
+few rows or small effects nobody can tell.
 """
 
 from __future__ import annotations
@@ -155,6 +156,8 @@ def sums_of_clusters(rows: Sequence[Rows], clusters: Sequence[Array]) -> list[Si
     clusters : sequence of array of int
         Each row's cluster.
     """
+    from scipy import sparse
+
     parts, free = [], 0
     meat = bread = np.zeros(rows[0][0].shape[1])
     for (A, y, given), codes in zip(rows, clusters, strict=True):
@@ -164,9 +167,9 @@ def sums_of_clusters(rows: Sequence[Rows], clusters: Sequence[Array]) -> list[Si
         )
         places = np.unique(y, return_inverse=True)[1]
         slopes, spread = spread_of(np.bincount(places, w) / w.sum())
-        member = w[:, None] * np.eye(int(own.max()) + 1)[own]
+        member = sparse.csr_array((w, (own, np.arange(len(y)))))
         each = np.column_stack([A, slopes[places]])
-        means = (member / member.sum(axis=0)).T @ each
+        means = member @ each / np.bincount(own, w)[:, None]
         within, means = each - means[own], means - means.mean(axis=0)
         score, gram = (
             within[:, :-1].T @ (w * within[:, -1]),
@@ -174,7 +177,7 @@ def sums_of_clusters(rows: Sequence[Rows], clusters: Sequence[Array]) -> list[Si
         )
         left = float(w @ within[:, -1] ** 2 / w.sum())
         rest = within[:, -1] - within[:, :-1] @ (np.linalg.pinv(gram, hermitian=True) @ score)
-        meat = meat + ((member.T @ (within[:, :-1] * rest[:, None])) ** 2).sum(axis=0)
+        meat = meat + ((member @ (within[:, :-1] * rest[:, None])) ** 2).sum(axis=0)
         bread, free = bread + left * gram.diagonal(), free + len(means) - 1
         parts.append((means, spread, score, gram, left, A.var(axis=0), len(y)))
     told = bread > 1e-9 * bread.max()

@@ -7,7 +7,13 @@ orthogonal maps T of a client's h and J, and the evidence for one is the change 
 
     log p = (sum_k h_k)' (1 + sum_k J_k)^-1 (sum_k h_k) / 2 - log det(1 + sum_k J_k) / 2.
 
-How often two levels occur adds to it as shares of events do.
+How often two levels occur adds to it as shares of events do. Of 12,000 simulated federations of 2
+to 6 clients with 40 to 1,500 rows and 1 to 8 features, whose effects vary between clients by up to
+0.6 of their size, 3 are remarked upon falsely; of 12,000 in which those of each level vary by up to
+their size, 50. Of features turned at one client, whose effects are drawn about 0 and so are often
+small, 19 % are found, with another client or feature named in 1 of 3,000. Of R's data sets,
+divided by a factor, none of 39 is remarked upon, and of 576 random divisions none; 19 % of 230
+features turned in one part are found.
 """
 
 from __future__ import annotations
@@ -21,6 +27,7 @@ import numpy as np
 
 from flower_fedcon.tables.opposite_effects import (
     CODED,
+    COLUMNS,
     FEW,
     Rows,
     SiteSums,
@@ -34,7 +41,7 @@ from flower_fedcon.validation import Array
 
 EVIDENCE = 4.0
 """In the log likelihood: with more a feature is named."""
-_COLUMNS = 40  # with more nothing is said: each change needs a determinant of this size
+_WORK = 3e8  # multiplications, of a determinant for each change: a second
 _LEVELS = 6  # of a category, of which each two may be exchanged
 
 
@@ -64,7 +71,7 @@ class Coordinates(NamedTuple):
     def of(cls, preparation: Preparation) -> Coordinates | None:
         """Return the coordinates of a model's columns; None with terms, or too many columns."""
         schema, p = preparation.stated, len(preparation.names)
-        if schema is None or preparation.design is not None or p > _COLUMNS:
+        if schema is None or preparation.design is not None or p > COLUMNS:
             return None
         names, levels, blocks, shares = [], [], [], []
         places: list[Array] = []
@@ -113,7 +120,7 @@ def turned_feature(
         Of the rows.
     """
     about = Coordinates.of(preparation)
-    if about is None:
+    if about is None or len(names) * len([*about.changes()]) * len(about.shares) ** 3 > _WORK:
         return []
     moved: list[Rows] = [(A @ about.map, y, w) for A, y, w in rows]
     shares = [about.shares + np.average(A, axis=0, weights=w) for A, _, w in moved]

@@ -1,9 +1,16 @@
 """A client whose outcomes are of another kind: ranks, counts cut off, or without those of 0.
 
-Of ranks and percentiles the empirical distribution is even: nearer to a straight line than that of
-a sample is but by chance (Kolmogorov's distance times sqrt(rows) below 0.25: of a uniform sample 1
-in 10^7). Counts have a Poisson law with the client's own rate per exposure, or are more dispersed,
-if they are so elsewhere: then it says by what chance no row is 0, or above the client's greatest.
+The distribution of ranks and percentiles is even: nearer to a straight line than a sample's, by
+Kolmogorov's distance times sqrt(rows) below 0.2. Of 15,000 uniform samples of 20 to 1,000 rows,
+some rounded, none is remarked upon, and of 5,000 of numbered rows with noise 2; ranks are found in
+98 %.
+
+Counts have a Poisson law with the client's own rate per exposure, or are more dispersed, if they
+are so elsewhere: this gives the chance that no row is 0, or above the client's greatest count. Of
+4,000 simulated federations with Poisson or negative binomial counts none is remarked upon, and of
+2,000 with numbers of successes 11; if the number of trials differs between clients, 25 %, which is
+another kind as well. Of counts without 0 at one client 59 % are found, of those cut off at their
+85th percentile 33 %, of 0 and 1 for none and some 68 %.
 """
 
 from __future__ import annotations

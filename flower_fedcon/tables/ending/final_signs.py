@@ -2,7 +2,8 @@
 
 Of the simulated federations of `flower_fedcon.tables.opposite_effects`, with events, 7 of 4,000 are
 remarked upon falsely, and 7 of 2,000 in which effects vary by up to their size; 54 and 51 % of
-sites turned round are found.
+sites turned round are found. Of linear models none and 1 of 4,000 are, and 82 % are found (by their
+ranks 87 %): the squares in the sums show each site's own variance.
 """
 
 from __future__ import annotations
