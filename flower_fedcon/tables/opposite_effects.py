@@ -171,13 +171,10 @@ def sums_of_clusters(rows: Sequence[Rows], clusters: Sequence[Array]) -> list[Si
         each = np.column_stack([A, slopes[places]])
         means = member @ each / np.bincount(own, w)[:, None]
         within, means = each - means[own], means - means.mean(axis=0)
-        score, gram = (
-            within[:, :-1].T @ (w * within[:, -1]),
-            within[:, :-1].T @ (w[:, None] * within[:, :-1]),
-        )
-        left = float(w @ within[:, -1] ** 2 / w.sum())
-        rest = within[:, -1] - within[:, :-1] @ (np.linalg.pinv(gram, hermitian=True) @ score)
-        meat = meat + ((member @ (within[:, :-1] * rest[:, None])) ** 2).sum(axis=0)
+        B, s = within[:, :-1], within[:, -1]
+        score, gram, left = B.T @ (w * s), B.T @ (w[:, None] * B), float(w @ s**2 / w.sum())
+        rest = s - B @ (np.linalg.pinv(gram, hermitian=True) @ score)
+        meat = meat + ((member @ (B * rest[:, None])) ** 2).sum(axis=0)
         bread, free = bread + left * gram.diagonal(), free + len(means) - 1
         parts.append((means, spread, score, gram, left, A.var(axis=0), len(y)))
     told = bread > 1e-9 * bread.max()
