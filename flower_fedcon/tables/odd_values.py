@@ -24,6 +24,7 @@ _FEW = 20  # rows: with fewer nothing is said
 _MEASURED = 10  # values: with fewer they may be doses or codes
 _FAR = 100.0  # times the others' range
 _SURE = 0.05  # of the spread: how finely a mean must be written
+_AWAY = 2.5  # mean deviations: so far from the others a client's middle says nothing of cells
 _APART = 3.0  # times the range of most rows: a gap to others in another unit
 
 
@@ -134,9 +135,9 @@ def odd_pairs(columns: Mapping[str, Array], numbers: Array) -> Iterator[str]:
     --------
     >>> rng = np.random.default_rng(0)
     >>> high, low = rng.normal(130, 17, 80).round(), rng.normal(80, 11, 80).round()
-    >>> high[7], low[7] = 72.0, 135.0
+    >>> high[7], low[7] = 70.0, 141.0
     >>> list(odd_pairs({"sbp": high, "dbp": low}, np.arange(1, 81)))
-    ["columns 'sbp' and 'dbp' seem exchanged in row 8: 72 and 135 there"]
+    ["columns 'sbp' and 'dbp' seem exchanged in row 8: 70 and 141 there"]
     """
     for a, b, places in exchanged(columns):
         yield _exchanged(columns, a, b, places, _rows(numbers[places]))
@@ -190,9 +191,27 @@ def odd_across(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[str
     for start, one in zip(starts, each, strict=False):
         for a, b, places in exchanged(one):
             pairs.setdefault((a, b), []).append(start + places)
-    for a, b, places in exchanged(whole):
+    for a, b, places in exchanged({name: _alike([one[name] for one in each]) for name in whole}):
         if len(others := left(places, pairs.get((a, b), []))):
             yield _exchanged(whole, a, b, others, where(others))
+
+
+def _alike(each: Sequence[Array]) -> Array:
+    """Return a column of all clients, NaN at those whose middle is far from the others'.
+
+    In another unit, say, its values would seem to be those of another column.
+    """
+    known = [values[~np.isnan(values)] for values in each]
+    filled = [values for values in known if len(values)]
+    if not filled:
+        return np.concatenate(each)
+    middle = float(np.median([np.median(values) for values in filled]))
+    spread = float(np.median([np.abs(values - np.median(values)).mean() for values in filled]))
+    return np.concatenate([
+        values if len(own) and abs(np.median(own) - middle) <= _AWAY * spread
+        else np.full(len(values), np.nan)
+        for values, own in zip(each, known, strict=True)
+    ])  # fmt: skip
 
 
 def remedy_of(schema: Schema, column: str) -> str:

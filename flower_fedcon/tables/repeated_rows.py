@@ -130,7 +130,7 @@ def repeated(
         elif not table.schema.cluster:
             most = int(np.bincount(own).max())
             yield (
-                f"column {name!r}: {len(there)} rows have {len(distinct)} values, one of them in "
+                f"column {name!r}: {len(there)} rows have {len(distinct)} values, each in up to "
                 f"{most} rows: rows of one patient, or other unit, are not independent. Name it as "
                 f'the cluster, for inference = "cluster"'
             )

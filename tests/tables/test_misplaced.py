@@ -1,0 +1,55 @@
+"""Columns that a site gives in another form, or in other rows: what is said, and of whom."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from test_slips import patients, said_of
+
+from flower_fedcon.tables.conspicuous import in_another_unit
+
+AGES = [np.random.default_rng(k).normal(55, 12, 80).round() for k in range(3)]
+FORMS = {  # what a site gives for ages, and the end of what is said of it
+    "years of birth": (lambda x: 1990 - x, "another unit?"),
+    "years": (lambda x: x + 1900, "another unit?"),  # features alone have years of two digits
+    "in days": (lambda x: 365 * x, "another unit?"),
+    "z": (lambda x: (x - x.mean()) / x.std(), "are they standardised there?"),
+    "z of a sample": (lambda x: ((x - 52) / 11).round(2), "are they standardised there?"),
+    "ln": (np.log, "are they logarithms there?"),
+    "log10": (np.log10, "are they logarithms there?"),
+    "a share": (lambda x: x / 100, "another unit?"),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_form_of_a_column_is_named(form):
+    made, asked = FORMS[form]
+    a, b, c = AGES
+    (said,) = in_another_unit("age", ["a", "b", "c"], [a, made(b), c])
+    assert said.startswith("column 'age': values at b ")
+    assert said.endswith(asked)
+    assert "e-1" not in said  # a mean of 0, not of rounding
+
+
+@pytest.mark.parametrize(("born", "said"), [
+    (lambda x: 1960 - x, "another unit?"), (lambda x: 1990 - x, "two digits, or ages, at a, c"),
+])  # fmt: skip
+def test_years_of_birth_beside_ages_are_no_years_of_two_digits(born, said, tmp_path, run_command):
+    sites = {name: patients(k) for k, name in enumerate("abc")}
+    sites["b"][:, 2] = born(sites["b"][:, 2])
+    told = said_of(tmp_path, run_command, **sites)
+    assert said in told
+    assert ("two digits" in told) != ("another unit" in told)
+
+
+def test_of_a_column_in_another_unit_no_cells_seem_exchanged(tmp_path, run_command):
+    """Ages in decades are like numbers of pregnancies elsewhere."""
+    rng = np.random.default_rng(0)
+    sites = {}
+    for name in "abcd":
+        npreg, age = rng.poisson(rng.gamma(1.3, 2.7, 140)), rng.integers(21, 60, 140)
+        sites[name] = np.column_stack([npreg, age, npreg * 0, age + rng.normal(size=140).round(2)])
+    sites["b"][:, 1] //= 10
+    told = said_of(tmp_path, run_command, **sites)
+    assert "another unit?" in told
+    assert "exchanged" not in told
