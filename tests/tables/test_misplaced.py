@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tabular import lines
 from test_slips import patients, said_of
 
 from flower_fedcon.tables.conspicuous import in_another_unit
@@ -53,3 +54,31 @@ def test_of_a_column_in_another_unit_no_cells_seem_exchanged(tmp_path, run_comma
     told = said_of(tmp_path, run_command, **sites)
     assert "another unit?" in told
     assert "exchanged" not in told
+
+
+WARDS = "target = 'y'\ncluster = 'ward'\n[features]\nsbp = 'numeric'\n"
+GROUPED = {  # what a site writes for wards, row by row, and what is said
+    "as elsewhere": (lambda ward, row: ward, ""),
+    "row": (lambda ward, row: f"{row}", "each of the 90 rows of b is a cluster of its own, and"),
+    "one": (lambda ward, row: "hospital", "all 90 rows of b are one cluster, and elsewhere the"),
+    "case": (lambda ward, row: ward.lower() if row % 2 else ward, "b: column 'ward': 'W02' ("),
+    "word": (lambda ward, row: ward.replace("W", "ward ") if row % 2 else ward, "and 'ward 02' ("),
+    "zero": (lambda ward, row: ward.replace("0", "") if row % 2 else ward, "and 'W2' ("),
+    "sign": (lambda ward, row: ward.replace("W", "W-") if row % 2 else ward, "and 'W02' ("),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("written", GROUPED)
+def test_clusters_that_group_no_rows_or_are_written_twice(written, tmp_path, run_command):
+    write, words = GROUPED[written]
+    for k, name in enumerate("abc"):
+        rows = patients(k)
+        wards = [f"W{j:02d}" for j in np.random.default_rng(k).integers(2, 12, len(rows))]
+        wards = [write(ward, j) if name == "b" else ward for j, ward in enumerate(wards)]
+        lines(tmp_path, **{name: ["sbp,y,ward", *map(list, zip(rows[:, 0], rows[:, 3], wards,
+                                                               strict=True))]})  # fmt: skip
+    (tmp_path / "s.toml").write_text(WARDS)
+    out = run_command("data", "check", *(f"{k}.csv" for k in "abc"), "--schema", "s.toml")[1]
+    told = " ".join(out.partition("What stands out:")[2].split())
+    assert words in told
+    assert bool(told) == bool(words)
