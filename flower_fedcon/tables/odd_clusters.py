@@ -1,9 +1,9 @@
 """Columns of clusters that group no rows at a client, or too many, and clusters in two spellings.
 
 Of 2,000 simulated honest federations, with clusters of 1.3 to 9 rows on average, none had a
-remark. Of 2,741 made of R's data sets (a column of 10 to 200 values as the cluster, one of two to six as
-the site) 11 had one on rows that are not grouped, or all grouped, since the site is an outcome or
-an arm there, and 20 one on spellings: 18 of them are misspelled, and vowels in two cases are not.
+remark. Of 2,741 made of R's data sets (a column of 10 to 200 values as the cluster, one of two to
+six as the site) 11 had one on rows that are not grouped, or all grouped, since the site is an
+outcome or an arm there, and 20 one on spellings: 18 are misspelled, and two have vowels as names.
 """
 
 from __future__ import annotations
