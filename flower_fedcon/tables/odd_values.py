@@ -170,7 +170,7 @@ def odd_across(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[str
     """
     if len(tables) < 2 or tables[0].schema.sparse:
         return
-    each = [_without_totals(_numbers_of(table)) for table in tables]
+    each = [_without_totals(numbers_of(table)) for table in tables]
     starts = np.cumsum([0, *(len(table.targets) for table in tables)])
 
     def where(places: Array) -> str:
@@ -235,7 +235,7 @@ _UNDONE: dict[str, Callable[[Array], Array]] = {
 }  # fmt: skip
 
 
-def _numbers_of(table: SiteRows) -> dict[str, Array]:
+def numbers_of(table: SiteRows) -> dict[str, Array]:
     """Return numeric columns before any transform, and a target that is a number."""
     schema, columns = table.schema, {}
     for feature, values in zip(schema.numeric, table.numeric.T, strict=True):

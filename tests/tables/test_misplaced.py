@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tabular import lines
-from test_slips import patients, said_of
+from tabular import lines, run
+from test_slips import SCHEMA, patients, said_of
 
+from flower_fedcon.tables import Schema
+from flower_fedcon.tables.builders import tables
 from flower_fedcon.tables.conspicuous import in_another_unit
+from flower_fedcon.tables.misplaced import misplaced
+from flower_fedcon.tables.site_rows import SiteRows
 
 AGES = [np.random.default_rng(k).normal(55, 12, 80).round() for k in range(3)]
 FORMS = {  # what a site gives for ages, and the end of what is said of it
@@ -82,3 +86,55 @@ def test_clusters_that_group_no_rows_or_are_written_twice(written, tmp_path, run
     told = " ".join(out.partition("What stands out:")[2].split())
     assert words in told
     assert bool(told) == bool(words)
+
+
+PLACED = {  # what site c does to its y, with k its cluster, and the end of what is said
+    "as it is": (lambda y, k: y, ""),
+    "shifted": (lambda y, k: np.roll(y, 1), "fit it only if it is moved up by a row (correlation"),
+    "shifted up": (lambda y, k: np.roll(y, -1), "fit it only if it is moved down by a row"),
+    "sorted": (lambda y, k: np.sort(y), "its values ascend from row to row at c, where the other"),
+    "descending": (lambda y, k: -np.sort(-y), "its values descend from row to row at c"),
+    "cut off": (lambda y, k: np.minimum(y, 140), "140 is the greatest value in"),
+    "a limit": (lambda y, k: np.maximum(y, 122.5), "122.5 is the least value in"),
+    "carried": (lambda y, k: np.where(np.arange(len(y)) % 9 > 5, y[k * 9 + 5], y),
+                "10 of the 10 clusters of c end with 3 rows or more of one value, and 0 of 20"),
+    "whole rows sorted": (None, ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("made", PLACED)
+def test_values_that_are_not_those_of_their_rows(made, tmp_path, run_command):
+    """In the check, and in the report of a run in this process."""
+    change, words = PLACED[made]
+    head = "sbp,dbp,age,y,unit"
+    for k, name in enumerate("abc"):
+        rows, cluster = patients(k), np.arange(90) // 9
+        if name == "c" and change is None:
+            rows = rows[np.argsort(rows[:, 3])]
+        elif name == "c":
+            rows[:, 3] = change(rows[:, 3], cluster)
+        lines(tmp_path, **{name: [head, *np.column_stack([rows, cluster]).tolist()]})
+    (tmp_path / "s.toml").write_text("cluster = 'unit'\n" + SCHEMA)
+    out = run_command("data", "check", *(f"{k}.csv" for k in "abc"), "--schema", "s.toml")[1]
+    told = " ".join(out.partition("What stands out:")[2].split())
+    assert words in told
+    assert told.count("column 'y':") == told.count("column '") == bool(words)
+    report = run(tables(data=f"{tmp_path}/*.csv", schema=f"{tmp_path}/s.toml"), 2).report.text
+    assert words in " ".join(report.split())
+
+
+def test_times_of_follow_up_may_end_on_one_day():
+    """At one site follow-up ends at 50; that events do so there is said."""
+    rng, schema = np.random.default_rng(0), {"target": "t", "event": "died", "features": {"x": {}}}
+    sites = []
+    for site in range(3):
+        times, events = rng.exponential(60, 120).round(1) + 0.1, rng.random(120) < 0.8
+        if site == 1:
+            events, times = events & (times < 50), np.minimum(times, 50)
+        targets = np.column_stack([times, events]).astype(float)
+        sites.append(SiteRows("", Schema.load(schema), targets, None, rng.normal(size=(120, 1)),
+                              np.empty((120, 0), "U1")))  # fmt: skip
+    assert list(misplaced("abc", sites)) == []
+    sites[1].targets[:, 1] = 1
+    (said,) = misplaced("abc", sites)
+    assert said.startswith("column 't': 50 is the greatest value in ")
