@@ -24,6 +24,7 @@ from flower_fedcon.tables.agreeing import STAGES, Preparing
 from flower_fedcon.tables.conspicuous import check_comparable
 from flower_fedcon.tables.dealing import dealt_out
 from flower_fedcon.tables.misplaced import misplaced
+from flower_fedcon.tables.near_copies import near_copies
 from flower_fedcon.tables.noisy_sums import PrivateTable
 from flower_fedcon.tables.odd_clusters import odd_clusters
 from flower_fedcon.tables.odd_values import odd_across
@@ -245,6 +246,7 @@ def prepared_problem(
             *codes_as_numbers(clients),
             *turned_round(names, clients, preparation),
             *misplaced(names, clients),
+            *near_copies(names, clients),
             *odd_clusters(names, clients),
             *same_rows(names, clients),
             *collinear(clients, preparation, work=_WORK),

@@ -184,7 +184,7 @@ def shifted(names: Sequence[str], columns: Sequence[str], each: Sequence[Array])
             )
             there = float(elsewhere[j])
             usual = np.unique(own[:, j], return_counts=True)[1].max(initial=0)
-            if here >= _LOST * error or there < _TOLD or len(own) - usual < _KINDS:
+            if abs(here) >= _LOST * error or there < _TOLD or len(own) - usual < _KINDS:
                 continue
             back = max(before, after)
             apart = (math.atanh(back) - math.atanh(here)) / error / math.sqrt(2)

@@ -138,3 +138,20 @@ def test_times_of_follow_up_may_end_on_one_day():
     sites[1].targets[:, 1] = 1
     (said,) = misplaced("abc", sites)
     assert said.startswith("column 't': 50 is the greatest value in ")
+
+
+@pytest.mark.parametrize(("copied", "columns", "said"), [
+    (60, [2], "60 rows of b have all values of rows of a but that of 'age', such as row 1 of b and "
+     "row 5 of a: are they the same patients?"),
+    (9, [2], ""), (60, [1, 2], ""),
+])  # fmt: skip
+def test_rows_of_another_site_that_differ_in_one_column(
+    copied, columns, said, tmp_path, run_command
+):
+    """A year later, say; rows that differ in two columns are not sought, nor are few."""
+    sites = {name: patients(k) for k, name in enumerate("abc")}
+    sites["b"][:copied] = sites["a"][4 : 4 + copied]
+    sites["b"][:copied, columns] += 1
+    told = said_of(tmp_path, run_command, **sites)
+    assert said in told
+    assert bool(told) == bool(said)
