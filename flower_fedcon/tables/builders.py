@@ -23,7 +23,10 @@ from flower_fedcon.tables import Preparation, Schema, Table, read_table
 from flower_fedcon.tables.agreeing import STAGES, Preparing
 from flower_fedcon.tables.conspicuous import check_comparable
 from flower_fedcon.tables.dealing import dealt_out
+from flower_fedcon.tables.misplaced import misplaced
+from flower_fedcon.tables.near_copies import near_copies
 from flower_fedcon.tables.noisy_sums import PrivateTable
+from flower_fedcon.tables.odd_clusters import odd_clusters
 from flower_fedcon.tables.odd_values import odd_across
 from flower_fedcon.tables.read import SAID, log_notes, read_clients
 from flower_fedcon.tables.repeated_rows import same_rows
@@ -242,6 +245,9 @@ def prepared_problem(
             *two_values(clients),
             *codes_as_numbers(clients),
             *turned_round(names, clients, preparation),
+            *misplaced(names, clients),
+            *near_copies(names, clients),
+            *odd_clusters(names, clients),
             *same_rows(names, clients),
             *collinear(clients, preparation, work=_WORK),
         )

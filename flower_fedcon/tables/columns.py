@@ -26,6 +26,7 @@ from flower_fedcon.tables.marks import (
     unfit_mark,
 )
 from flower_fedcon.tables.misfits import DataError, Misfit
+from flower_fedcon.tables.odd_clusters import spelled
 from flower_fedcon.tables.preparation import WEIGHTS
 from flower_fedcon.tables.raw_cells import Cells
 from flower_fedcon.tables.repeated_rows import repeated
@@ -174,7 +175,7 @@ class Columns:
         """Return remarks on identifiers; rows of weight 0 do not count."""
         counted = slice(None) if weights is None else np.flatnonzero(weights)
         ids = {name: cells[counted] for name, cells in self._cells.items() if is_id(name)}
-        return tuple(repeated(table, ids, self._rows[counted]))
+        return *repeated(table, ids, self._rows[counted]), *spelled(table)
 
     def _without_zeros(self, table: Table, weights: Array) -> Table:
         """Return the rows whose weight is not 0: the others count nowhere."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,6 +36,9 @@ _LEAST, _OFF, _TIMES_SD = (
 _APART = 1.5  # and by this factor, if values lie far apart compared with their spread
 _SHIFTED = 2.0  # times both spreads: outcomes of another kind
 _LOGS = ("log", "log1p")
+_NEAR_0, _NEAR_1 = 0.3, 1.25  # a mean, and a factor of a spread: of standardised values
+_EXACT = 0.03  # from 1: the spread of values that are standardised by their own mean and spread
+_OLD = 80.0  # the mean of two digits below which they may be ages beside years of birth
 _STEADY = 3  # values: with fewer the size may be near 0 by chance
 _MANY = 20  # values: with fewer nothing is said of pairs of columns
 _NEAR, _UNLIKE = 0.6, 1.2  # distances of exchanged columns: to the other column, to their own
@@ -153,9 +157,9 @@ def conspicuous_values(
         sums = np.array([one["sums"][j] for one in told])
         squares = np.array([one["squares"][j] for one in spread])
         remarks += _missing(feature.name, names, observed)
-        remarks += scales(feature, names, observed, sums, squares, float(first.means[j]))
+        years = _years(feature, names, observed, sums, squares, float(first.means[j]))
+        remarks += years or scales(feature, names, observed, sums, squares, float(first.means[j]))
         if feature.transform == "none":
-            remarks += _years(feature.name, names, observed, sums)
             remarks += _two_codes(
                 feature.name, names, observed, sums, squares, float(first.means[j])
             )
@@ -335,21 +339,39 @@ def _distance(one: Array, other: Array) -> float:
     return float(apart + abs(math.log(s / spread)))
 
 
-def _years(column: str, names: Sequence[str], observed: Array, sums: Array) -> list[str]:
-    """Find years with two digits at some clients and four at others, by their means.
+def _years(
+    feature: Feature,
+    names: Sequence[str],
+    observed: Array,
+    sums: Array,
+    squares: Array,
+    mean: float,
+) -> list[str]:
+    """Find years with two digits at some clients and four at others, by their means and spreads.
 
-    >>> _years("born", ["a", "b", "c"], np.array([2, 1, 0]), np.array([3970.0, 85.0, 0.0]))
+    The last two digits of the others' mean are about theirs; so can ages be beside years of birth.
+
+    >>> about = np.array([2 * 65.0**2, 1805.0**2, 0.0])  # squares about 1920
+    >>> _years(Feature("born"), ["a", "b", "c"], np.array([2, 1, 0]), np.array([3970, 85, 0.0]),
+    ...        about + [50, 0, 0], 1920.0)
     ["column 'born': years of two digits at b (mean 85), and of four elsewhere (mean 1985)?"]
     """
-    means = {name: s / n for name, n, s in zip(names, observed, sums, strict=True) if n}
-    short = {name: mean for name, mean in means.items() if 0 <= mean < 100}
-    full = {name: mean for name, mean in means.items() if 1850 <= mean <= 2100}
-    if not short or not full or len(short) + len(full) < len(means):
+    if feature.transform != "none":
         return []
-    own, others = (float(np.median(list(group.values()))) for group in (short, full))
+    own = {name: (float(s / n), _spread(float(s / n), float(q / n), mean))
+           for name, n, s, q in zip(names, observed, sums, squares, strict=True) if n}  # fmt: skip
+    short = {name: one for name, one in own.items() if 0 <= one[0] < 100}
+    full = {name: one for name, one in own.items() if 1850 <= one[0] <= 2100}
+    if not short or not full or len(short) + len(full) < len(own):
+        return []
+    few, many = (np.median([*group.values()], axis=0) for group in (short, full))
+    apart = abs((many[0] - few[0] + 50.0) % 100.0 - 50.0)
+    if apart > _SHIFTED * max(few[1], many[1]):
+        return []
     return [
-        f"column {column!r}: years of two digits at {first_few(list(short))} (mean {own:.4g}), and "
-        f"of four elsewhere (mean {others:.4g})?"
+        f"column {feature.name!r}: years of two digits{', or ages,' * bool(few[0] < _OLD)} at "
+        f"{first_few(list(short))} (mean {few[0]:.4g}), and of four elsewhere (mean "
+        f"{many[0]:.4g})?"
     ]
 
 
@@ -435,14 +457,60 @@ def scales(
     remarks = []
     for name, ratio in _ratios(sizes, many):
         within = ratio * (1 - 1e-9) > 1 / _FACTOR and ratio < _FACTOR * (1 - 1e-9)
-        asked = "another unit?"
-        if within and not _another_unit(name, ratio, means, spreads, feature.transform):
+        said, asked = _times_in_words(name, ratio, means), "another unit?"
+        made = _made_from(name, means, spreads) if feature.transform == "none" else None
+        if made and (made.sure or not within or _another_unit(name, ratio, means, spreads)):
+            said, asked = made.said, made.asked
+        elif within and not _another_unit(name, ratio, means, spreads, feature.transform):
             if not (outcome and _is_far(name, ratio, means, spreads)):
                 continue
             asked = "another unit, or a change from a first value?"
-        said = _times_in_words(name, ratio, means)
         remarks.append(f"column {feature.name!r}: values {said}: {asked}")
     return remarks
+
+
+class _Made(NamedTuple):
+    """How a client's values seem to be made; `sure` if they say so themselves."""
+
+    said: str
+    asked: str
+    sure: bool
+
+
+def _made_from(name: str, means: dict[str, float], spreads: dict[str, float]) -> _Made | None:
+    """Return how a client's values were made of ones like the others', as logarithms or z-scores.
+
+    Standardised values have a mean near 0 and a spread near 1, which are exact if they are the
+    client's own, and not so elsewhere; logarithms have about the logarithm of the others' mean, and
+    their relative spread, in units of the base.
+
+    >>> means, spreads = {"a": 121.0, "b": 4.75, "c": 120.0}, {"a": 30.0, "b": 0.25, "c": 33.0}
+    >>> _made_from("b", means, spreads).asked, _made_from("a", means, spreads)
+    ('are they logarithms there?', None)
+    """
+    others = [other for other, spread in spreads.items() if other != name and spread]
+    own, mean = spreads.get(name), means[name]
+    if not own or not others:
+        return None
+    spread, middle = (
+        float(np.median([each[other] for other in others])) for each in (spreads, means)
+    )
+    said = (
+        f"at {name} have the mean {0.0 if abs(mean) < 1e-9 * own else mean:.4g} and the standard "
+        f"deviation {own:.3g}, and elsewhere {middle:.4g} and {spread:.3g}"
+    )
+    if abs(mean) < _NEAR_0 and 1 / _NEAR_1 < own < _NEAR_1:
+        exact = abs(mean) < _EXACT / 3 and abs(own - 1) < _EXACT
+        elsewhere = abs(middle) > _NEAR_0 or not 1 / _NEAR_1 < spread < _NEAR_1
+        far = abs(middle - mean) > 3 * (own + spread)
+        return _Made(said, "are they standardised there?", far or (exact and elsewhere))
+    if middle > 0 and spread < middle:
+        relative = math.sqrt(math.log1p((spread / middle) ** 2))  # of logs, if lognormal
+        for unit in (1.0, math.log(10.0), math.log(2.0)):
+            near = abs(mean * unit - math.log(middle)) <= _SHIFTED * relative
+            if near and 0.5 < own * unit / relative < 2:
+                return _Made(said, "are they logarithms there?", False)
+    return None
 
 
 def _ratios(sizes: dict[str, float], many: set[str]) -> Iterator[tuple[str, float]]:

@@ -75,7 +75,7 @@ def _alike(*counts: Array) -> float:
     0.14285714285714285
     """
     pairs = [math.comb(int(times.sum()), 2) for times in counts]
-    equal = [_pairs(times) for times in counts]
+    equal = [pairs_of(times) for times in counts]
     return sum(equal) / max(1, sum(pairs))
 
 
@@ -130,7 +130,7 @@ def repeated(
         elif not table.schema.cluster:
             most = int(np.bincount(own).max())
             yield (
-                f"column {name!r}: {len(there)} rows have {len(distinct)} values, one of them in "
+                f"column {name!r}: {len(there)} rows have {len(distinct)} values, each in up to "
                 f"{most} rows: rows of one patient, or other unit, are not independent. Name it as "
                 f'the cluster, for inference = "cluster"'
             )
@@ -146,27 +146,22 @@ def _pasted(table: SiteRows, numbers: Any) -> Iterator[str]:
     often is left to `same_rows`.
     """
     rows = len(table.targets)
-    columns = [
-        np.unique(column, return_inverse=True)[1].ravel()
-        for column in (*table.numeric.T, *table.targets.reshape(rows, -1).T, *table.categories.T)
-    ]
+    columns, parts = coded_columns(
+        [*table.numeric.T, *table.targets.reshape(rows, -1).T, *table.categories.T]
+    )
     if rows < _FEW or len(columns) > _WIDE:
         return
-    factors = np.random.default_rng(0).integers(1, 2**63, len(columns), dtype=np.uint64)
-    parts = [
-        codes.astype(np.uint64) * factor for codes, factor in zip(columns, factors, strict=True)
-    ]
     key = np.sum(parts, axis=0, dtype=np.uint64)  # equal for equal rows
     _, first, codes, times = np.unique(
         key, return_index=True, return_inverse=True, return_counts=True
     )
-    equal, pairs, varying = rows - len(times), _pairs(times), 0
+    equal, pairs, varying = rows - len(times), pairs_of(times), 0
     if equal < _LEAST or (times == times[0]).all():
         return
     for own, part in zip(columns, parts, strict=True):
-        if float(((np.bincount(own) / rows) ** 2).sum()) < _VARIES:
+        if varies(own):
             varying += 1
-            if pairs < _DISTINCT * _pairs(np.unique(key - part, return_counts=True)[1]):
+            if pairs < _DISTINCT * pairs_of(np.unique(key - part, return_counts=True)[1]):
                 return
     if not varying:
         return
@@ -179,6 +174,21 @@ def _pasted(table: SiteRows, numbers: Any) -> Iterator[str]:
     )
 
 
-def _pairs(times: Array) -> int:
+def coded_columns(columns: Sequence[Array]) -> tuple[list[Array], list[Array]]:
+    """Return the place of each value among its column's, and its part of a key of its row.
+
+    The sum of a row's parts is equal for equal rows, and hardly for others.
+    """
+    codes = [np.unique(column, return_inverse=True)[1].ravel() for column in columns]
+    factors = np.random.default_rng(0).integers(1, 2**63, len(codes), dtype=np.uint64)
+    return codes, [own.astype(np.uint64) * by for own, by in zip(codes, factors, strict=True)]
+
+
+def varies(codes: Array) -> bool:
+    """Return whether a column tells rows apart: two of them seldom have one value."""
+    return float(((np.bincount(codes) / len(codes)) ** 2).sum()) < _VARIES
+
+
+def pairs_of(times: Array) -> int:
     """Return the number of pairs of equal rows, from rows by value."""
     return int((times * (times - 1)).sum()) // 2

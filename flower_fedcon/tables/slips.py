@@ -30,10 +30,11 @@ _APART = 4.0, 6.0  # mean excesses between skewed amounts and a 0, or several
 _TIED = 5  # rows of each different value, and different values next to a code
 _ALONE = 0.25  # the chance of a gap that counts as one; twice as much beside nines in two rows
 _SKEWED = 0.5  # the skewness from which on 0 is the natural end of amounts
+_OFTEN = 5  # times the next most frequent value: a code among the others
 _KINDS = 10  # different values: with fewer they may be doses, or scores
 _FAR, _NEAR = 1.5, 2.5  # robust standard deviations: of exchanged cells, as they are and exchanged
 _BEYOND = 3.0  # and of both together
-_SWAPPED = 0.01, 0.1  # the chance that some row lies as far: of one, and of others beside it
+_SWAPPED = 0.003, 0.1  # the chance that some row lies as far: of one, and of others beside it
 _OPPOSITE = -0.9  # the correlation of columns that have a constant sum, or are copies
 _UNLIKE = 1.0  # robust standard deviations between the medians of columns that are compared
 _WORK = 2e7  # values of pairs, a second: of more, exchanged cells are not searched
@@ -157,11 +158,16 @@ def _is_finer(value: float, others: Array) -> bool:
 
 
 def codes(values: Array) -> Iterator[tuple[float, Array]]:
-    """Yield 0 and nines that seem to stand for a missing value, with their rows.
+    """Yield 0, nines, and numbers such as 77 or 88.8 that seem to stand for a missing value.
 
     They lie beyond all others, and are too far from them for the others' tail, or too often the
-    same. 0 is the natural end of counts, and of amounts that are 0 in some rows: it is no code
-    where others come near it, where it is frequent, or where amounts are skewed.
+    same; or they lie anywhere, and are far more frequent than any other value. 0 is the natural end
+    of counts, and of amounts that are 0 in some rows: it is no code where others come near it,
+    where it is frequent, or where amounts are skewed.
+
+    Of simulated columns of 150 rows, 5 % of them a code beyond the others, all are found; of 77
+    among numbers from 30 to 210, 26 of 100 in a fifth of 60 rows, and 97 in a fifth of 150. One of
+    6,000 simulated honest columns is said.
 
     Parameters
     ----------
@@ -179,6 +185,13 @@ def codes(values: Array) -> Iterator[tuple[float, Array]]:
     whole = np.sort(values[~np.isnan(values)])
     if len(whole) < _FEW:
         return
+    distinct, counts = np.unique(whole, return_counts=True)
+    top = counts.argsort()[-2:]
+    often = counts[top[-1]] >= max(_TIED, _OFTEN * counts[top[0]]) and len(distinct) >= _KINDS
+    frequent = float(distinct[top[-1]])
+    if often and is_repeated(frequent) and counts.max() <= len(whole) / 2:
+        yield frequent, np.flatnonzero(values == frequent)
+        whole = whole[whole != frequent]
     for value in dict.fromkeys((float(whole[0]), float(whole[-1]))):
         own = values == value
         others = whole[whole != value]
@@ -186,7 +199,7 @@ def codes(values: Array) -> Iterator[tuple[float, Array]]:
             continue
         if value == 0 and others[0] > 0:
             said = _is_code(-others[::-1], 0.0, int(own.sum()))
-        elif value > others[-1] and is_nines(value):
+        elif value > others[-1] and (is_nines(value) or (own.sum() > 2 and is_repeated(value))):
             said = _is_code(others, value, int(own.sum()))
         else:
             continue
@@ -201,6 +214,16 @@ def is_nines(value: float) -> bool:
     [True, True, True, True, False]
     """
     return set(f"{value:.10g}".replace(".", "")) == {"9"}
+
+
+def is_repeated(value: float) -> bool:
+    """Return whether a number is written with one digit from 6 on, at least twice.
+
+    >>> [is_repeated(value) for value in (77.0, 88.8, 66.6, 7.0, 55.0, -99.0)]
+    [True, True, True, False, False, False]
+    """
+    digits = f"{value:.10g}".replace(".", "")
+    return len(digits) > 1 and set(digits) in ({"6"}, {"7"}, {"8"}, {"9"})
 
 
 def _is_code(others: Array, value: float, rows: int) -> bool:
@@ -243,7 +266,8 @@ def exchanged(columns: Mapping[str, Array]) -> Iterator[tuple[str, str, Array]]:
     """Yield pairs of columns with the rows in which their values seem exchanged.
 
     Both values are outside the middle of their column, and each is typical of the other; together
-    they are far from all other rows.
+    they are far from all other rows. Of simulated pressures exchanged in one row of 150, 78 % are
+    found; of 614 data sets of R, 8 have such rows and a ninth has exchanged cells.
 
     Parameters
     ----------
@@ -254,7 +278,7 @@ def exchanged(columns: Mapping[str, Array]) -> Iterator[tuple[str, str, Array]]:
     --------
     >>> rng = np.random.default_rng(0)
     >>> high, low = rng.normal(130, 17, 80).round(), rng.normal(80, 11, 80).round()
-    >>> high[7], low[7] = 72.0, 135.0
+    >>> high[7], low[7] = 70.0, 141.0
     >>> [(a, b, rows.tolist()) for a, b, rows in exchanged({"sbp": high, "dbp": low})]
     [('sbp', 'dbp', [7])]
     """

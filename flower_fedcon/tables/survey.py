@@ -30,6 +30,9 @@ from flower_fedcon.tables.conspicuous import (
 from flower_fedcon.tables.design import of_quantiles
 from flower_fedcon.tables.families.base import RESIDUAL
 from flower_fedcon.tables.marks import DATE, canonical, is_id, number_in
+from flower_fedcon.tables.misplaced import misplaced
+from flower_fedcon.tables.near_copies import near_copies
+from flower_fedcon.tables.odd_clusters import odd_clusters
 from flower_fedcon.tables.odd_values import odd_across, odd_pairs, odd_values, remedy_of, totals
 from flower_fedcon.tables.own_files import SURVEY
 from flower_fedcon.tables.preparation import Preparation, agree, conclude
@@ -145,6 +148,9 @@ def survey(clients: Sequence[Client], least: int = 1) -> Survey:
     findings += _too_rare(clients, least)
     findings += _decided(clients)
     findings += _separating(clients)
+    findings += misplaced(names, [client.table for client in clients])
+    findings += near_copies(names, [client.table for client in clients])
+    findings += odd_clusters(names, [client.table for client in clients])
     findings += same_rows([c.name for c in clients], [c.table for c in clients])
     refusals = []
     try:

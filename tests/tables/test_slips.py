@@ -275,3 +275,40 @@ def test_a_weight_of_0_is_no_code(tmp_path):
     schema = {"target": "y", "features": {"age": "numeric"}, "weight": "w"}
     said = read_table(tmp_path / "a.csv", Schema.load(schema)).notes()
     assert list(said) == ["5 rows have the weight 0, and are left out"]
+
+
+UNITS = {  # of the first third of the rows, and of how many of 20 columns it is said
+    "glucose": (lambda rng, n: 110 * np.exp(0.25 * rng.normal(size=n)), lambda x: x / 18.016, 15),
+    "degrees": (lambda rng, n: 37 + 0.8 * abs(rng.normal(size=n)), lambda x: 1.8 * x + 32, 20),
+    "weights": (lambda rng, n: rng.normal(75, 14, n), lambda x: 2.2046 * x, 0),  # they mix
+    "one": (lambda rng, n: rng.normal(120, 30, n), lambda x: x, 0),
+}
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_rows_in_another_unit_are_found_if_a_gap_shows_them(unit):
+    draw, other, least = UNITS[unit]
+    rng, found = np.random.default_rng(0), 0
+    for _ in range(20):
+        values = draw(rng, 150).round(1)
+        values[:50] = other(values[:50]).round(1)
+        said = " ".join(odd_values(values, np.arange(1, 151), ""))
+        found += "50 rows from" in said and "(rows 1, 2, 3, 4, 5, 6 and 44 more)" in said
+    assert found >= least
+    assert found == 0 or least
+
+
+@pytest.mark.parametrize(("code", "rows", "found"), [
+    (88.8, 4, True), (77.0, 4, False), (77.0, 35, True), (66.6, 35, True), (120.0, 35, False),
+])  # fmt: skip
+def test_codes_of_one_digit_stand_alone_or_are_very_frequent(code, rows, found):
+    """Beyond others of about 30, or among others from 60 to 180."""
+    rng = np.random.default_rng(3)
+    values = rng.normal(31, 7, 150).round(1) if code == 88.8 else rng.normal(120, 30, 150).round()
+    values[values == code] += 1
+    values[10 : 10 + rows] = code
+    assert [(value, len(places)) for value, places in codes(values)] == [(code, rows)] * found
+    said = " ".join(odd_values(values, np.arange(1, 151), "leave it out"))
+    assert ("is far more frequent than any other value at this site" in said) == (
+        rows > 4 and found
+    )

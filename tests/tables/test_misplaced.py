@@ -1,0 +1,157 @@
+"""Columns that a site gives in another form, or in other rows: what is said, and of whom."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tabular import lines, run
+from test_slips import SCHEMA, patients, said_of
+
+from flower_fedcon.tables import Schema
+from flower_fedcon.tables.builders import tables
+from flower_fedcon.tables.conspicuous import in_another_unit
+from flower_fedcon.tables.misplaced import misplaced
+from flower_fedcon.tables.site_rows import SiteRows
+
+AGES = [np.random.default_rng(k).normal(55, 12, 80).round() for k in range(3)]
+FORMS = {  # what a site gives for ages, and the end of what is said of it
+    "years of birth": (lambda x: 1990 - x, "another unit?"),
+    "years": (lambda x: x + 1900, "another unit?"),  # features alone have years of two digits
+    "in days": (lambda x: 365 * x, "another unit?"),
+    "z": (lambda x: (x - x.mean()) / x.std(), "are they standardised there?"),
+    "z of a sample": (lambda x: ((x - 52) / 11).round(2), "are they standardised there?"),
+    "ln": (np.log, "are they logarithms there?"),
+    "log10": (np.log10, "are they logarithms there?"),
+    "a share": (lambda x: x / 100, "another unit?"),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_form_of_a_column_is_named(form):
+    made, asked = FORMS[form]
+    a, b, c = AGES
+    (said,) = in_another_unit("age", ["a", "b", "c"], [a, made(b), c])
+    assert said.startswith("column 'age': values at b ")
+    assert said.endswith(asked)
+    assert "e-1" not in said  # a mean of 0, not of rounding
+
+
+@pytest.mark.parametrize(("born", "said"), [
+    (lambda x: 1960 - x, "another unit?"), (lambda x: 1990 - x, "two digits, or ages, at a, c"),
+])  # fmt: skip
+def test_years_of_birth_beside_ages_are_no_years_of_two_digits(born, said, tmp_path, run_command):
+    sites = {name: patients(k) for k, name in enumerate("abc")}
+    sites["b"][:, 2] = born(sites["b"][:, 2])
+    told = said_of(tmp_path, run_command, **sites)
+    assert said in told
+    assert ("two digits" in told) != ("another unit" in told)
+
+
+def test_of_a_column_in_another_unit_no_cells_seem_exchanged(tmp_path, run_command):
+    """Ages in decades are like numbers of pregnancies elsewhere."""
+    rng = np.random.default_rng(0)
+    sites = {}
+    for name in "abcd":
+        npreg, age = rng.poisson(rng.gamma(1.3, 2.7, 140)), rng.integers(21, 60, 140)
+        sites[name] = np.column_stack([npreg, age, npreg * 0, age + rng.normal(size=140).round(2)])
+    sites["b"][:, 1] //= 10
+    told = said_of(tmp_path, run_command, **sites)
+    assert "another unit?" in told
+    assert "exchanged" not in told
+
+
+WARDS = "target = 'y'\ncluster = 'ward'\n[features]\nsbp = 'numeric'\n"
+GROUPED = {  # what a site writes for wards, row by row, and what is said
+    "as elsewhere": (lambda ward, row: ward, ""),
+    "row": (lambda ward, row: f"{row}", "each of the 90 rows of b is a cluster of its own, and"),
+    "one": (lambda ward, row: "hospital", "all 90 rows of b are one cluster, and elsewhere the"),
+    "case": (lambda ward, row: ward.lower() if row % 2 else ward, "b: column 'ward': 'W02' ("),
+    "word": (lambda ward, row: ward.replace("W", "ward ") if row % 2 else ward, "and 'ward 02' ("),
+    "zero": (lambda ward, row: ward.replace("0", "") if row % 2 else ward, "and 'W2' ("),
+    "sign": (lambda ward, row: ward.replace("W", "W-") if row % 2 else ward, "and 'W02' ("),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("written", GROUPED)
+def test_clusters_that_group_no_rows_or_are_written_twice(written, tmp_path, run_command):
+    write, words = GROUPED[written]
+    for k, name in enumerate("abc"):
+        rows = patients(k)
+        wards = [f"W{j:02d}" for j in np.random.default_rng(k).integers(2, 12, len(rows))]
+        wards = [write(ward, j) if name == "b" else ward for j, ward in enumerate(wards)]
+        lines(tmp_path, **{name: ["sbp,y,ward", *map(list, zip(rows[:, 0], rows[:, 3], wards,
+                                                               strict=True))]})  # fmt: skip
+    (tmp_path / "s.toml").write_text(WARDS)
+    out = run_command("data", "check", *(f"{k}.csv" for k in "abc"), "--schema", "s.toml")[1]
+    told = " ".join(out.partition("What stands out:")[2].split())
+    assert words in told
+    assert bool(told) == bool(words)
+
+
+PLACED = {  # what site c does to its y, with k its cluster, and the end of what is said
+    "as it is": (lambda y, k: y, ""),
+    "shifted": (lambda y, k: np.roll(y, 1), "fit it only if it is moved up by a row (correlation"),
+    "shifted up": (lambda y, k: np.roll(y, -1), "fit it only if it is moved down by a row"),
+    "sorted": (lambda y, k: np.sort(y), "its values ascend from row to row at c, where the other"),
+    "descending": (lambda y, k: -np.sort(-y), "its values descend from row to row at c"),
+    "cut off": (lambda y, k: np.minimum(y, 140), "140 is the greatest value in"),
+    "a limit": (lambda y, k: np.maximum(y, 122.5), "122.5 is the least value in"),
+    "carried": (lambda y, k: np.where(np.arange(len(y)) % 9 > 5, y[k * 9 + 5], y),
+                "10 of the 10 clusters of c end with 3 rows or more of one value, and 0 of 20"),
+    "whole rows sorted": (None, ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("made", PLACED)
+def test_values_that_are_not_those_of_their_rows(made, tmp_path, run_command):
+    """In the check, and in the report of a run in this process."""
+    change, words = PLACED[made]
+    head = "sbp,dbp,age,y,unit"
+    for k, name in enumerate("abc"):
+        rows, cluster = patients(k), np.arange(90) // 9
+        if name == "c" and change is None:
+            rows = rows[np.argsort(rows[:, 3])]
+        elif name == "c":
+            rows[:, 3] = change(rows[:, 3], cluster)
+        lines(tmp_path, **{name: [head, *np.column_stack([rows, cluster]).tolist()]})
+    (tmp_path / "s.toml").write_text("cluster = 'unit'\n" + SCHEMA)
+    out = run_command("data", "check", *(f"{k}.csv" for k in "abc"), "--schema", "s.toml")[1]
+    told = " ".join(out.partition("What stands out:")[2].split())
+    assert words in told
+    assert told.count("column 'y':") == told.count("column '") == bool(words)
+    report = run(tables(data=f"{tmp_path}/*.csv", schema=f"{tmp_path}/s.toml"), 2).report.text
+    assert words in " ".join(report.split())
+
+
+def test_times_of_follow_up_may_end_on_one_day():
+    """At one site follow-up ends at 50; that events do so there is said."""
+    rng, schema = np.random.default_rng(0), {"target": "t", "event": "died", "features": {"x": {}}}
+    sites = []
+    for site in range(3):
+        times, events = rng.exponential(60, 120).round(1) + 0.1, rng.random(120) < 0.8
+        if site == 1:
+            events, times = events & (times < 50), np.minimum(times, 50)
+        targets = np.column_stack([times, events]).astype(float)
+        sites.append(SiteRows("", Schema.load(schema), targets, None, rng.normal(size=(120, 1)),
+                              np.empty((120, 0), "U1")))  # fmt: skip
+    assert list(misplaced("abc", sites)) == []
+    sites[1].targets[:, 1] = 1
+    (said,) = misplaced("abc", sites)
+    assert said.startswith("column 't': 50 is the greatest value in ")
+
+
+@pytest.mark.parametrize(("copied", "columns", "said"), [
+    (60, [2], "60 rows of b have all values of rows of a but that of 'age', such as row 1 of b and "
+     "row 5 of a: are they the same patients?"),
+    (9, [2], ""), (60, [1, 2], ""),
+])  # fmt: skip
+def test_rows_of_another_site_that_differ_in_one_column(
+    copied, columns, said, tmp_path, run_command
+):
+    """A year later, say; rows that differ in two columns are not sought, nor are few."""
+    sites = {name: patients(k) for k, name in enumerate("abc")}
+    sites["b"][:copied] = sites["a"][4 : 4 + copied]
+    sites["b"][:copied, columns] += 1
+    told = said_of(tmp_path, run_command, **sites)
+    assert said in told
+    assert bool(told) == bool(said)
