@@ -25,6 +25,7 @@ _TOLD = 0.3  # the correlation elsewhere from which a column is predicted
 _SHARE = 0.5  # of the correlation elsewhere: so much comes back
 _LEVELS = 10  # categories: with more a column predicts no other
 _EACH = 10  # rows for each column that predicts
+_WORK = 5e6  # rows times columns times clients, a few seconds: of more nothing is sought
 _SORTED = 0.25  # different values of the rows: with fewer a file may well be sorted by the column
 
 
@@ -37,7 +38,9 @@ def misplaced(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[str]
     tables : sequence of SiteRows
         Rows of one schema.
     """
-    if len(tables) < 2 or tables[0].schema.sparse:
+    columns = len(tables[0].schema.columns)
+    cells = sum(len(table.targets) for table in tables) * columns
+    if len(tables) < 2 or tables[0].schema.sparse or cells * len(tables) > _WORK:
         return
     each = [numbers_of(table) for table in tables]
     for column in each[0]:
