@@ -254,6 +254,7 @@ def test_quick_replaces_entries():
         ("order", {"algorithms": ["a", "b"], "round": [1, 4]}, [2.0, 0.5]),
         ("pairs", {"algorithms": ["a", "b"], "over": ["b", "a"], "round": 4}, [0.5, 2.0]),
         ("spread", {"algorithms": ["a"], "over": ["c"], "since": 4}, [0.25]),
+        ("spread", {"algorithms": ["c"], "over": ["a"], "changes": True}, [math.sqrt(31 / 7)]),
         ("first", {"algorithm": "a", "level": 2.5}, [4.0]),
         ("first", {"algorithm": "a", "level": 0.5}, [math.inf]),
         ("first", {"algorithm": "a", "level": 8.5, "rising": True}, [math.inf]),

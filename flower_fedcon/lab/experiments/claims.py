@@ -126,7 +126,7 @@ _TYPES: dict[str, Any] = {
     "shown_by": str | list,
     "expected": float | list, "tolerance": float, "at": list, "per": str, "take": str,
     "power": float, "of_mean": bool, "over_round": int, "median": bool,
-    "worst": bool, "terms": list, "companion": bool, "rising": bool,
+    "worst": bool, "terms": list, "companion": bool, "rising": bool, "changes": bool,
 }  # fmt: skip
 _NUMERIC = ("near", "below", "above", "round", "expected", "at", "level")
 _THRESHOLDS = ("below", "above", "near")
