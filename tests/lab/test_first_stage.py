@@ -1,4 +1,4 @@
-"""MCFedDA's first stage on the paper's sparse regression, by a loop of the authors' published steps."""
+"""MCFedDA's first stage on the paper's sparse regression, by a loop of the published steps."""
 
 from __future__ import annotations
 
