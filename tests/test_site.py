@@ -181,6 +181,8 @@ def test_words_between_formulas_stay(typeset):
     said = typeset.runs("such a psi has a prox, and then a m(u) + b")
     assert said[1::2] == ["psi", "a m(u) + b"]
     assert typeset.runs("c = 0 (a mirror, N d numbers)")[1::2] == ["c = 0", "N d"]
+    of_fedsgm = "eta = D / (G sqrt(2 E T Gamma))"
+    assert typeset.runs(f"{of_fedsgm},   eps = D")[1::2] == [of_fedsgm, "eps = D"]
     assert typeset.mixed("f_i mu-strongly convex").endswith(r":math:`\mu`\ -strongly convex")
 
 

@@ -12,7 +12,7 @@ from docstrings import literal
 
 GREEK = (  # noqa: SIM905
     "alpha beta gamma delta zeta eta theta kappa lambda mu nu rho sigma tau chi psi phi omega xi "
-    "Delta Theta Lambda Sigma Phi Psi Omega"
+    "Gamma Delta Theta Lambda Sigma Phi Psi Omega"
 ).split()
 SYMBOLS = {
     **{name: rf"\{name}" for name in [*GREEK, "sum", "min", "max", "inf", "log"]},

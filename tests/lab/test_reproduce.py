@@ -134,10 +134,10 @@ def test_verdicts(fedcon):
     code, out, error = fedcon("reproduce", "small", *arguments)
     assert (code, error) == (1, "")  # a claim fails
     assert (
-        "Of the papers' claims 1 hold, 0 fail for a reason that is shown, and 0 are open; " in out
-    )
-    assert "; of ours 0 hold, and 1 fails for a reason that is shown. No longer as" in out
-    assert " recorded: 1; 1 not run; " in out
+        "Of 2 claims of the papers 1 holds, 0 fail for a reason that is shown, and 1 fails without "
+        "one; of 1 claims of ours 0 hold, and 1 fails for a reason that is shown. "
+        "No longer as recorded: 1; 1 not run; "
+    ) in out
     for words in (
         "it falls",
         "explained: small, it is tiny: the paper's: bytes are what they are (shown by \"it falls",
@@ -153,7 +153,7 @@ def test_verdicts(fedcon):
     assert set(found["seconds"]) == {"small"}
 
     lines = Path("out/a.md").read_text().splitlines()
-    assert lines[0].startswith("Of the papers' claims 1 hold")
+    assert lines[0].startswith("Of 2 claims of the papers 1 holds")
     assert lines[2:5] == ["### A paper", "", f"| {' | '.join(reproduce.TITLES)} |"]
     assert len(lines) == 14
     assert lines[7].startswith("| it is below nothing \\| at all (Section 3; text) | **")
@@ -165,7 +165,7 @@ def test_verdicts(fedcon):
 def test_the_full_run_in_two_processes(fedcon):
     code, out, _ = fedcon("reproduce", "--workers", "2")
     assert code == 1
-    assert "claims 2 hold" in out
+    assert "Of 3 claims of the papers 2 hold" in out
     assert (
         "of ours 0 hold, and 1 fails for a reason that is shown. No longer as recorded: 1; " in out
     )
@@ -204,7 +204,7 @@ def test_a_claim_without_evidence_counts_as_not_explained(fedcon):
     Path("sims/claims/small.toml").write_text(unknown)
     out = ran(fedcon, "reproduce", "--quick")
     assert "not explained: small, it is tiny: bytes are what they are (expected 35840" in out
-    assert "and 0 are open; of ours 0 hold. " in out
+    assert "0 fail for a reason that is shown, and 1 fails without one. No longer" in out
 
 
 @pytest.mark.parametrize(("median", "verdict"), [(True, "pass"), (False, "fail")])
@@ -254,6 +254,7 @@ def test_quick_replaces_entries():
         ("order", {"algorithms": ["a", "b"], "round": [1, 4]}, [2.0, 0.5]),
         ("pairs", {"algorithms": ["a", "b"], "over": ["b", "a"], "round": 4}, [0.5, 2.0]),
         ("spread", {"algorithms": ["a"], "over": ["c"], "since": 4}, [0.25]),
+        ("spread", {"algorithms": ["c"], "over": ["a"], "changes": True}, [math.sqrt(31 / 7)]),
         ("first", {"algorithm": "a", "level": 2.5}, [4.0]),
         ("first", {"algorithm": "a", "level": 0.5}, [math.inf]),
         ("first", {"algorithm": "a", "level": 8.5, "rising": True}, [math.inf]),
@@ -290,8 +291,8 @@ def test_costs_are_shown_with_their_algorithms(tmp_path):
         (label, 0): [{"round": 1, "c": 2.0, "megabytes": 1.0}, {"round": 2, "c": c, "megabytes": m}]
         for label, c, m in (("a", 1.0, 2.0), ("b", 0.5, 3.0))
     })  # fmt: skip
-    assert (near.verdict, near.measured) == ("pass", "a 2, b 3 (off by 20 %)")
-    assert (above.verdict, above.measured) == ("fail", "a 2, b 3")
+    assert (near.verdict, near.measured) == ("pass", "a: 2, b: 3 (off by 20 %)")
+    assert (above.verdict, above.measured) == ("fail", "a: 2, b: 3")
 
 
 def test_each_seed_may_have_its_own_limit(tmp_path):
@@ -348,6 +349,7 @@ def test_not_a_number_passes_nothing(tmp_path):
         ('fault = "paper"', 'fault = "theirs"', "fault must be one of 'paper', 'ours', 'data'"),
         ('fault = "paper"', 'fault = "unknown"', 'fault = "unknown" contradicts shown_by'),
         ('shown_by = "it falls"', 'shown_by = "it fall"', "did you mean 'it falls'"),
+        ("near = 1.0", 'near = 1.0\nwhy = "x"', "why and shown_by are in explained"),
         ('shown_by = "it falls"', 'shown_by = "it is tiny"', "is not another claim that holds"),
         ('shown_by = "it falls"', 'shown_by = "smaller: it falls"', "is not another claim that"),
         ("expected = 35840", 'expected = ["x"]', "expected holds numbers only"),
@@ -362,7 +364,7 @@ def test_errors_in_claims_are_one_line(fedcon, old, new, words):
 
 def test_outside_a_clone_the_packages_claims_are_found(run_command):
     out = ran(run_command, "reproduce", "counterexample", "--quick", "--workers", "1")
-    assert "Of the papers' claims 2 hold, " in out
+    assert "Of 1 claims of the papers 1 holds; " in out
 
 
 def test_other_refusals(fedcon):
@@ -440,6 +442,15 @@ def test_where_everyone_takes_part_the_runs_seeds_draw_nothing(tmp_path, vary, c
     assert found.drawn(found.claims[0]) == drawn
 
 
+def test_a_claim_that_holds_can_say_on_what_that_depends(tmp_path):
+    text = f'source = "text"\nbound = "order"\n{VALUE}above = 0.0\nwhy = "y"\nshown_by = "z"\n'
+    text += VALUE.replace('"x"', '"z"') + "above = 0.0\n"
+    found = claims_of(tmp_path, text)
+    assert found.shown == ["n: z"]
+    assert [(v.note, v.shown_by) for v in found.judge(over_seeds(1.0))] == [("y", ("z",)), ("", ())]
+    assert [v.note for v in found.judge(over_seeds(-1.0))] == ["", ""]
+
+
 def test_a_claim_re_cut_after_a_run_is_a_companion(tmp_path):
     text = f'source = "text"\nbound = "measured"\n{VALUE}above = 0.0\ncompanion = true\n'
     assert claims_of(tmp_path, text).shown == ["n: x"]
@@ -470,8 +481,9 @@ def test_the_tally_tells_papers_claims_apart():
         replace(held, source="ours"), replace(failed, source="ours", says="w"),
     ]  # fmt: skip
     assert reproduce.tally(found) == (
-        "Of the papers' claims 2 hold, 1 fail for a reason that is shown, and 1 is open; "
-        "of ours 1 hold, and 1 fails for a reason that is shown."
+        "Of 5 claims of the papers 2 hold, 1 fails for a reason that is shown, 1 fails without "
+        "one, and 1 is not judged; of 2 claims of ours 1 holds, and 1 fails for a reason that is "
+        "shown."
     )
     assert list(reproduce.grouped(found[::-1])) == ["", reproduce.OURS]
 
@@ -488,6 +500,9 @@ def test_a_claim_is_as_good_as_the_worst_of_its_parts():
         "explained",
         "(b) ours: y. Shown by (c)",
     ]
+    depends = replace(held, note="by its step", shown_by=("c",))
+    (claim,) = reproduce.grouped([depends, shows])[""]
+    assert claim.cells()[2:] == ["holds", "by its step. Shown by (b)"]
     (alone,) = reproduce.grouped([shows])[""]
     assert alone.cells()[2] == "not judged"
 

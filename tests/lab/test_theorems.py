@@ -88,6 +88,9 @@ def test_constants(constants):
         stated = "as the theorem states it" in claim["what"] and "(31)" not in claim["what"]
         expected = terms(problem.num_clients, D, L, G, dual(problem), penalty, stated=stated)
         assert np.allclose(claim["terms"], expected, rtol=1e-3)
+        start = problem.objective(problem.x0) - problem.optimum.value
+        last = sum(factor * 1e5**power for factor, power in claim["terms"])
+        assert ("no test" in claim["what"]) == (last > start)
 
 
 def test_constants_where_f_is_not_convex():
@@ -111,6 +114,8 @@ def test_constants_where_f_is_not_convex():
         gaps.append([first + (L * D + G) ** 2 / (4 * number * penalty), second])
         away = G / math.sqrt(number) + math.sqrt(penalty * (first + second))
         distances.append(away / (penalty * math.sqrt(number)))
+        gradient = np.mean([f.gradient(problem.x0) for f in problem.objectives], axis=0)
+        assert radius * abs(gradient).max() < gaps[-1][0] * 1e4 ** (-1 / 3)  # no test: the start's
     assert len(gaps) == claims.repeats == 5
     assert np.allclose(of_gap, np.transpose([np.max(gaps, axis=0), [-1 / 3, -2 / 3]]), rtol=1e-4)
     assert np.allclose(of_distance, [[min(distances), -1 / 3]], rtol=1e-4)

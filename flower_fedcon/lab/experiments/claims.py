@@ -37,8 +37,9 @@ A claims file, ``sims/claims/NAME.toml``, belongs to an experiment file:
     below = -0.5                        # or above, one for all seeds or one for each; or
                                         # near = ... and within = ... (relative)
     quick = {until = 1000}              # replaces entries, or false: not in the quick run
-    companion = true                    # evidence: rounds, algorithms, steps or a weight were
-                                        # chosen after a run; not counted
+    companion = true                    # added, or cut, after a run, or no test; not counted
+    why = "..."                         # of a part that holds: on what that depends, as other
+    shown_by = "..."                    # claims show
 
     [claim.explained]                   # of a claim that does not hold; in quick, false: it does
     fault = "ours"                      # whose fault that is: one of `FAULTS`; "unknown" has no
@@ -100,8 +101,7 @@ BOUNDS = {
     "theory": "it follows from a theorem, or is the order of its bound",
     "order": "no number was chosen: only who is ahead, 1 for a ratio and 0 for a difference",
     "independent": "another computation of the same formulas, or of the optimum",
-    "measured": "a number, a mark or a setting of it was chosen after a run, with a margin or to "
-    "fit",
+    "measured": "the number, or the round or level at which it is judged, was set after a run",
 }
 MANY = 5
 """Number of seeds from which a claim counts as one over seeds."""
@@ -126,7 +126,7 @@ _TYPES: dict[str, Any] = {
     "shown_by": str | list,
     "expected": float | list, "tolerance": float, "at": list, "per": str, "take": str,
     "power": float, "of_mean": bool, "over_round": int, "median": bool,
-    "worst": bool, "terms": list, "companion": bool, "rising": bool,
+    "worst": bool, "terms": list, "companion": bool, "rising": bool, "changes": bool,
 }  # fmt: skip
 _NUMERIC = ("near", "below", "above", "round", "expected", "at", "level")
 _THRESHOLDS = ("below", "above", "near")
@@ -134,7 +134,7 @@ _PROVENANCE = {"source": SOURCES, "bound": BOUNDS}
 _EXPLAINED = ("fault", "why", "shown_by", "expected", "tolerance", "worst")
 _SHARED = (
     "says", "what", "where", *_PROVENANCE, "measure", "explained", "quick", *_THRESHOLDS,
-    "within", "at", "median", "companion",
+    "within", "at", "median", "companion", "why", "shown_by",
 )  # fmt: skip
 _OPTIONS: dict[str, Any] = {
     "rounds": int, "algorithms": list, "set": list, "seeds": list, "vary": list, "sweep": dict
@@ -368,6 +368,8 @@ def _checked(table: Any, shared: Table, quick: bool) -> Table | None:
     if ("near" in claim) != ("within" in claim):
         raise ConfigError("near and within belong together: near = 4619, within = 0.02")
     if "explained" in claim:
+        if "why" in claim or "shown_by" in claim:
+            raise ConfigError("of a claim that does not hold, why and shown_by are in explained")
         if claim.get("companion"):
             raise ConfigError(
                 "a claim that does not hold cannot be a companion: drop one of the two"
@@ -436,7 +438,7 @@ def _shown(claims: Iterable[Table], path: Path) -> list[str]:
     own, siblings = _holding(claims), {file.stem: file for file in path.parent.glob("*.toml")}
     for claim in claims:
         ours = claim["source"] == "ours"  # a paper's statement remains the paper's
-        for text in as_list(claim.get("explained", {}).get("shown_by", [])):
+        for text in as_list(claim.get("explained", claim).get("shown_by", [])):
             name, _, what = text.partition(": ")
             holding, figure = own, path.stem
             if text not in own and name in siblings:

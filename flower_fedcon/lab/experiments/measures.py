@@ -89,11 +89,14 @@ def _pairs(claim: Table, rows: Reader) -> list[float]:
 
 
 def _spread(claim: Table, rows: Reader) -> list[float]:
-    """Return each algorithm's standard deviation over rounds, divided by its counterpart's."""
+    """Return each algorithm's standard deviation over rounds, divided by its counterpart's.
+
+    With `changes` it is that of the changes from one record to the next: a slow drift adds little.
+    """
 
     def deviation(label: str) -> float:
         history = [row for row in rows(label) if row["round"] >= claim.get("since", 1)]
-        return float(column_of(history, claim["column"]).std())
+        return float(np.diff(column_of(history, claim["column"]), n=claim.get("changes", 0)).std())
 
     return [
         deviation(one) / deviation(other)
@@ -192,7 +195,7 @@ MEASURES: dict[str, Measure] = {
     "ratio": Measure(("algorithm", "over", "column"), ("round", "over_round"), _ratio),
     "lead": Measure(("algorithm", "over", "column"), ("round", "over_round"), _lead),
     "pairs": Measure(("algorithms", "over", "column"), ("round",), _pairs),
-    "spread": Measure(("algorithms", "over", "column"), ("since",), _spread),
+    "spread": Measure(("algorithms", "over", "column"), ("since", "changes"), _spread),
     "order": Measure(("algorithms", "column"), ("round",), _order),
     "share": Measure(("algorithm", "over", "column"), ("since", "until"), _share),
     "first": Measure(("algorithm", "column", "level"), ("per", "over", "of", "rising"), _first),

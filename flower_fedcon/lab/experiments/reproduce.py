@@ -7,7 +7,6 @@ import json
 import math
 import re
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -304,6 +303,11 @@ class Claim(NamedTuple):
         return max((part.verdict for part in self._judged), key=worst.index)
 
     @property
+    def word(self) -> str:
+        """The word for the verdict."""
+        return WORDS[self.end] if self.kind != "companions" else "not judged"
+
+    @property
     def _judged(self) -> list[Verdict]:
         return [part for part in self.parts if part.kind != "companions"] or self.parts
 
@@ -319,8 +323,7 @@ class Claim(NamedTuple):
         ran = [_part(part, letters, self.says) for part in self.parts]
         why = [_why(part, letters) for part in self.parts if part.note]
         says = f"{self.says} ({origin})" if origin else self.says
-        word = WORDS[self.end] if self.kind != "companions" else "not judged"
-        return [says, "\n".join(ran), word, "\n".join(why)]
+        return [says, "\n".join(ran), self.word, "\n".join(why)]
 
 
 def _key(verdict: Verdict) -> str:
@@ -351,14 +354,24 @@ def _marked(verdict: Verdict, letters: Mapping[str, str]) -> str:
 
 
 def _why(verdict: Verdict, letters: Mapping[str, str]) -> str:
-    """Return why a part does not hold, and which parts of this or another claim show it."""
-    mark = letters.get(_key(verdict), "")
+    """Return why a part does not hold, or on what a claim depends, and which parts show it."""
+    mark = letters.get(_key(verdict), "") if verdict.verdict != "pass" else ""
     shown = [
         letters.get(text) or letters.get(f"{verdict.experiment}: {text}") or f'"{text}"'
         for text in verdict.shown_by
     ]
-    by = f". Shown by {' and '.join(shown)}" if shown else ""
+    by = f". Shown by {_listed(shown)}" if shown else ""
     return f"{mark} {verdict.note}{by}".strip()
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return names as text.
+
+    >>> _listed(["(a)"]), _listed(["(a)", "(b)", "(c)"])
+    ('(a)', '(a), (b) and (c)')
+    """
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _seeds(verdict: Verdict) -> list[str]:
@@ -391,21 +404,38 @@ OURS = "Ours: checks and findings of this collection"
 
 
 def tally(verdicts: Iterable[Verdict]) -> str:
-    """Return how many claims hold, fail for a reason that is shown, or are open.
+    """Return how many claims hold, or fail, or are not judged.
 
-    >>> tally([]).partition(", and ")[2]
-    '0 are open; of ours 0 hold.'
+    >>> tally([])
+    'Of 0 claims of the papers 0 hold; of 0 claims of ours 0 hold.'
     """
-    every = [claim for claims in grouped(verdicts).values() for claim in claims]
-    ends = Counter((claim.kind, claim.end) for claim in every)
-    held, known, still = (ends["papers' claims", end] for end in list(WORDS)[:3])
-    ours = f"{ends['ours', 'pass']} hold"
-    if failing := ends["ours", "explained"]:
-        ours += f", and {failing} {'fails' if failing == 1 else 'fail'} for a reason that is shown"
-    return (
-        f"Of the papers' claims {held} hold, {known} fail for a reason that is shown, and "
-        f"{still} {'is' if still == 1 else 'are'} open; of ours {ours}."
-    )
+    tables = grouped(verdicts)
+    ours = tables.pop(OURS, [])
+    papers = [claim for claims in tables.values() for claim in claims]
+    counted = (f"{len(claims)} claims of {whose} {_ends(claims)}"
+               for claims, whose in ((papers, "the papers"), (ours, "ours")))  # fmt: skip
+    return f"Of {'; of '.join(counted)}."
+
+
+def _ends(claims: Sequence[Claim]) -> str:
+    """Return how many claims end how; 0 only of those that hold."""
+    words = [claim.word for claim in claims]
+    known, without = words.count("explained"), words.count("open") + words.count("fails")
+    counted = {"hold": words.count("holds")}
+    if known or without:
+        counted["fail for a reason that is shown"] = known
+    if without:
+        counted["fail without one"] = without
+    if others := words.count("not judged"):
+        counted["are not judged"] = others
+    *found, last = [f"{number} {_singular(end) if number == 1 else end}"
+                    for end, number in counted.items()]  # fmt: skip
+    return f"{', '.join(found)}, and {last}" if found else last
+
+
+def _singular(end: str) -> str:
+    verb, space, rest = end.partition(" ")
+    return f"{'is' if verb == 'are' else verb + 's'}{space}{rest}"
 
 
 def summary(outcome: Reproduction) -> str:

@@ -36,7 +36,7 @@ class Verdict:
     verdict : {"pass", "explained", "not explained", "fail"}
     note : str
         For an explained claim: whose fault it is, and why. If the measurement differs from the
-        explanation's expectation, it says so.
+        explanation's expectation, it says so. For one that holds: on what that depends.
     values : tuple of float
         All measured values: for each seed, each algorithm and each round.
     fault : str
@@ -52,7 +52,7 @@ class Verdict:
     says : str
         What the source says. Verdicts of one paper with the same text are parts of one claim.
     shown_by : tuple of str
-        For an explained claim: the claims that show why.
+        The claims that show the note.
     expected : str
         For an explained claim: what its explanation expects instead.
     """
@@ -101,7 +101,8 @@ def judge(claim: Table, runs: Runs, seeds: Sequence[int], experiment: str, sweep
         targets = _targets("near", claim["near"], measured)
         off, worst = _off(values, targets), max(zip(values, targets, strict=True), key=_error)[0]
         holds = off <= claim["within"]
-        text = f"{_named(claim, values, spread)} (off by {100 * off:.2g} %)"
+        percent = f"{100 * off:.0f}" if off > 1 else f"{100 * off:.2g}"
+        text = f"{_named(claim, values, spread)} (off by {percent} %)"
     else:
         name, sign = ("below", -1) if "below" in claim else ("above", 1)
         limits = _limits(name, claim[name], measured)
@@ -127,11 +128,14 @@ def verdict_on(
         fault = explained["fault"]
         end = "not explained" if fault == "unknown" else "explained"  # as the file says now
         note = explained["why"] if fault == "unknown" else f"{WHOSE[fault]}: {explained['why']}"
+    elif end == "pass":
+        note = claim.get("why", "")
+    shown_by = (explained or claim).get("shown_by", []) if note else []
     return Verdict(
         experiment, claim["what"], claim["where"], claim["source"], _claimed(claim), claim["bound"],
         measured, end, note, tuple(values), fault=explained.get("fault", ""),
         says=str(claim.get("says", claim["what"])),
-        shown_by=tuple(as_list(explained.get("shown_by", []))),
+        shown_by=tuple(as_list(shown_by)),
         expected=_expected(explained) if explained else "",
     )  # fmt: skip
 
@@ -248,7 +252,7 @@ def _named(claim: Table, values: Sequence[float], spread: Sequence[Array] = ()) 
     seeds of which each value is the median.
 
     >>> _named({"measure": "cost", "algorithms": ["FedFW", "FedDR"]}, [20.0, math.inf])
-    'FedFW 20, FedDR never'
+    'FedFW: 20, FedDR: never'
     >>> _named({"measure": "ratio"}, [0.5], [np.array([0.25, 0.5, 1.0])])
     '0.5 (0.25 to 1)'
     >>> _named({"measure": "value"}, [16.0] * 5), _named({"measure": "value"}, range(7))
@@ -265,4 +269,4 @@ def _named(claim: Table, values: Sequence[float], spread: Sequence[Array] = ()) 
         if len(texts) > 6 and not spread:
             return f"{_number(min(values))} to {_number(max(values))} ({len(values)} values)"
         return ", ".join(texts)
-    return ", ".join(f"{name} {text}" for name, text in zip(labels, texts, strict=True))
+    return ", ".join(f"{name}: {text}" for name, text in zip(labels, texts, strict=True))
