@@ -3,13 +3,16 @@
     python tests/support/load.py soak     # 100,000 rounds with checkpoints and an audit log
     python tests/support/load.py grid     # 1,000 nodes in memory, models of 1 MB
     python tests/support/load.py nodes    # 20 SuperNodes on loopback, one of which dies
+    python tests/support/load.py large    # 5 * 10^7 entries in float32, beside Flower's FedAvg
 
-Each prints a line for each stage, with memory, open files and disk at its end.
+Each prints a line for each stage, with memory, open files and disk at its end; the last one prints
+processor time and peak memory instead.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 import tempfile
@@ -22,7 +25,8 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np
 from deployment import Deployment
-from fake_grid import FakeGrid
+from fake_grid import FakeGrid, Forgetful, echo, plain_echo
+from flwr.app import Array, ArrayRecord
 from flwr.supercore.task_identity import TaskIdentity
 from problems import l1ls
 from processes import processes_of
@@ -30,8 +34,10 @@ from row_nodes import APP, node_configs, run_config
 
 from flower_fedcon import History, Sample, simulate
 from flower_fedcon.errors import FedConError
+from flower_fedcon.lab.benchmarks import million
+from flower_fedcon.lab.benchmarks.flower import flowers_fedavg
 from flower_fedcon.sets import L1Ball
-from flower_fedcon.strategies import FedAvg, FedFW
+from flower_fedcon.strategies import FedAvg, FedFW, Scaffold
 
 
 def soak(size: int, rounds: int) -> None:
@@ -83,8 +89,7 @@ class Mailbox(FakeGrid):
 
 def grid(size: int, rounds: int) -> None:
     """Play rounds with everyone on a grid in memory, at 1 MB a model each way."""
-    for name in ("_task_id", "_run_id", "_node_id"):  # which Flower's messages need
-        setattr(TaskIdentity, name, 1)
+    _be_a_task()
     nodes = Mailbox([Shifted(j / size) for j in range(size)])
     strategy = FedAvg(client_lr=0.5, local_steps=1)
     with tempfile.TemporaryDirectory() as folder:
@@ -134,6 +139,55 @@ def nodes(size: int, rounds: int) -> None:
         print("the bytes of the run in process" if same else "ANOTHER MODEL", flush=True)
 
 
+class Clocked(Forgetful):
+    """Nodes that note the processor's time at each message."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.moments = []
+
+    def replies_to(self, message):
+        self.moments.append(time.process_time())
+        return super().replies_to(message)
+
+
+def large(size: int, rounds: int) -> None:
+    """Play three clients on a grid in memory, with an empty train step and a model of this size.
+
+    The yardstick is Flower's FedAvg in the same app. A round's processor time is the median of all
+    but the first, and memory is the process's peak in models, without what it held before the run.
+    """
+    _be_a_task()
+    theirs: dict[str, float] = {}
+    for title, strategy in (
+        ("Flower's FedAvg", flowers_fedavg(3)),
+        ("FedAvg", FedAvg()),
+        ("Scaffold", Scaffold()),
+        ("Scaffold without a mirror", Scaffold(mirror=False)),
+    ):
+        own = isinstance(strategy, Scaffold | FedAvg)
+        nodes = Clocked([None] * 3, make=echo if own else plain_echo)
+        gc.collect()
+        million.forget_peak()
+        before = million.peak()
+        model = ArrayRecord({"w": Array(np.zeros(size, np.float32))})
+        given = {"evaluate_every": 0} if own else {}
+        strategy.start(nodes, model, num_rounds=rounds, **given)
+        found = {
+            "s of a core a round": float(np.median(np.diff(nodes.moments[-3 * rounds :: 3]))),
+            "models": (million.peak() - before) * 1e6 / (4 * size),
+        }
+        theirs = theirs or found
+        told = (f"{value:.3g} {name} ({value / theirs[name]:.3g})" for name, value in found.items())
+        print(f"{title}: {', '.join(told)}", flush=True)
+
+
+def _be_a_task() -> None:
+    """Have what Flower's messages need."""
+    for name in ("_task_id", "_run_id", "_node_id"):
+        setattr(TaskIdentity, name, 1)
+
+
 def rows_of(folder: Path) -> list[dict[str, float]]:
     """Return what a run has recorded so far."""
     with suppress(OSError, FedConError):
@@ -174,14 +228,19 @@ def memory(pid: int | str = "self") -> int:
     return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
 
 
-LOADS = {"soak": (soak, 10, 100_000), "grid": (grid, 1000, 2), "nodes": (nodes, 20, 10)}
+LOADS = {
+    "soak": (soak, 10, 100_000),
+    "grid": (grid, 1000, 2),
+    "nodes": (nodes, 20, 10),
+    "large": (large, 5 * 10**7, 4),
+}
 
 
 def main() -> None:
     """Run one of them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("load", choices=LOADS)
-    parser.add_argument("--size", type=int, help="how many clients")
+    parser.add_argument("--size", type=int, help="how many clients, or entries")
     parser.add_argument("--rounds", type=int)
     given = parser.parse_args()
     play, size, rounds = LOADS[given.load]
