@@ -25,7 +25,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread
-from typing import Self
+from typing import Any, Self
 from unittest import mock
 
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -190,57 +190,59 @@ def large(size: int, rounds: int) -> None:
     but the first. Memory, without what the process held before the run, is in models: the peak, and
     what is there when the first client of a round is asked.
     """
-    _be_a_task()
-    theirs: dict[str, float] = {}
+    theirs: list[float] = []
     for title, strategy in (
         ("Flower's FedAvg", flowers_fedavg(3)),
         ("FedAvg", FedAvg()),
         ("Scaffold", Scaffold()),
         ("Scaffold without a mirror", Scaffold(mirror=False)),
     ):
-        own = isinstance(strategy, Scaffold | FedAvg)
-        nodes = Sent([None] * 3, make=echo if own else plain_echo)
-        gc.collect()
-        million.forget_peak()
-        before = million.peak()
-        model = ArrayRecord({"w": Array(np.zeros(size, np.float32))})
-        given = {"evaluate_every": 0} if own else {}
-        strategy.start(nodes, model, num_rounds=rounds, **given)
-        found = {
-            "s of a core a round": nodes.seconds(rounds)[0],
-            "models": (million.peak() - before) * 1e6 / (4 * size),
-            "models held": (nodes.held[-3] - before) * 1e6 / (4 * size),
-        }
+        found = _measured(strategy, size, rounds)
         theirs = theirs or found
-        told = (f"{value:.3g} {name} ({value / theirs[name]:.3g})" for name, value in found.items())
+        told = (
+            f"{value:.3g} {what} ({value / yardstick:.3g})"
+            for what, value, yardstick in zip(_MEASURED, found, theirs, strict=True)
+        )
         print(f"{title}: {', '.join(told)}", flush=True)
+
+
+_MEASURED = "s of a core a round", "s a round", "models at most", "models held"
+
+
+def _measured(
+    strategy: Any, size: int, rounds: int, folder: str = "", **options: Any
+) -> list[float]:
+    """Return what is `_MEASURED` in a run; with a folder clients keep their states there."""
+    _be_a_task()
+    gc.collect()
+    million.forget_peak()
+    before = million.peak()
+    own = isinstance(strategy, Scaffold | FedAvg)
+    nodes = Sent([None] * 3, make=echo if own else plain_echo)
+    for context in nodes.nodes.values() if folder else ():
+        context.node_config["state-dir"] = folder
+    if own:
+        options["evaluate_every"] = 0
+    model = ArrayRecord({"w": Array(np.zeros(size, np.float32))})
+    strategy.start(nodes, model, num_rounds=rounds, **options)
+    megabytes = [million.peak() - before, nodes.held[-3] - before]
+    return [*nodes.seconds(rounds), *(each * 1e6 / (4 * size) for each in megabytes)]
 
 
 def kept(size: int, rounds: int) -> None:
     """Play Scaffold as in `large`, and then with states and checkpoints on the disk."""
-    _be_a_task()
     for title, states, checkpoints in (
         ("in memory", False, False),
         ("clients' states on the disk", True, False),
         ("and a checkpoint after each round", True, True),
     ):
-        nodes = Sent([None] * 3, make=echo)
         with tempfile.TemporaryDirectory() as folder:
-            for context in nodes.nodes.values() if states else ():
-                context.node_config["state-dir"] = f"{folder}/states"
             options = {"run_dir": f"{folder}/run", "checkpoint_every": 1} if checkpoints else {}
-            million.forget_peak()
-            before = million.peak()
-            model = ArrayRecord({"w": Array(np.zeros(size, np.float32))})
-            Scaffold().start(nodes, model, num_rounds=rounds, evaluate_every=0, **options)
-            core, clock = nodes.seconds(rounds)
-            models = (million.peak() - before) * 1e6 / (4 * size)
+            where = f"{folder}/states" if states else ""
+            core, clock, *_ = _measured(Scaffold(), size, rounds, where, **options)
             sizes = [path.stat().st_size for path in Path(folder).rglob("*") if path.is_file()]
-            print(
-                f"{title}: {clock:.3g} s a round, {core:.3g} s of a core, {models:.3g} models in "
-                f"memory and {sum(sizes) / (4 * size):.3g} on the disk",
-                flush=True,
-            )
+        on_disk = sum(sizes) / (4 * size)
+        print(f"{title}: {core:.3g} s of a core, {clock:.3g} s a round, {on_disk:.3g} models on it")
 
 
 def deployed(size: int, rounds: int) -> None:
