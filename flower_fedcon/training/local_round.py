@@ -210,13 +210,28 @@ class LocalTraining:
         ConfigError
             If the loop has not used the method, or its steps are not those that the method assumes.
         """
-        client, correction, added = self._client, self._correction, self._added
-        self._correction = None  # breaks a cycle of references to the model
-        gradient = None
-        if correction is not None:
-            self.steps += correction.steps
-            if self.keeps_gradient and correction.steps:
-                gradient = self.packed(correction.mean_gradient(), "gradient", keep=False)
+        gradient, client = self._mean_gradient(), self._client
+        self._check_steps()
+        z = self._z if self._z is not None else self.packed(end)
+        if gradient is not None and self._added.steps:
+            self._check_plain(z - self._added.start, gradient)
+        self._added = self._declared  # the sum of the terms is as long as the model
+        done = Done(self._declared, z, self.steps, gradient)
+        return client.upload(self._state, self._down, done)
+
+    def _mean_gradient(self) -> Array | None:
+        """Release the correction; return the mean of its gradients, if the method needs it."""
+        correction, self._correction = self._correction, None  # breaks a cycle of references
+        if correction is None:
+            return None
+        self.steps += correction.steps
+        if not (self.keeps_gradient and correction.steps):
+            return None
+        return self.packed(correction.mean_gradient(), "gradient", keep=False)
+
+    def _check_steps(self) -> None:
+        """Raise unless the loop has used the method, and taken the steps that it assumes."""
+        added = self._added
         changes = added.is_the_method or added.corrects or added.clip is not None
         if not self.steps and changes:
             self._refuse(
@@ -233,11 +248,6 @@ class LocalTraining:
                 f"the strategy has local_steps={stated}, and the train function took {self.steps} "
                 f"steps: make the two equal, or leave local_steps out if the method allows it"
             )
-        z = self._z if self._z is not None else self.packed(end)
-        if gradient is not None and stated is not None:
-            self._check_plain(z - added.start, gradient)
-        done = Done(self._declared, z, self.steps, gradient)
-        return client.upload(self._state, self._down, done)
 
     def _check_plain(self, moved: Array, gradient: Array) -> None:
         """Raise unless the loop took K steps of length client_lr along the corrected gradients."""

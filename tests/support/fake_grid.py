@@ -5,11 +5,21 @@ from __future__ import annotations
 import logging
 
 import pytest
-from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Error,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from flower_fedcon import Policy, client_app
+from flower_fedcon import Policy, client_app, train_step
 from flower_fedcon.engines import grid
 from flower_fedcon.flower import mail
 
@@ -84,6 +94,46 @@ class FakeGrid(Grid):
 
     def pull_messages(self, message_ids):
         return [r for key in message_ids for r in self.replies.pop(key, [])]
+
+
+class Forgetful(FakeGrid):
+    """A grid that does not keep the messages that it has sent."""
+
+    def replies_to(self, message):
+        replies = super().replies_to(message)
+        self.pushed[-1] = None
+        return replies
+
+
+def echo(load):
+    """Return an app whose train function takes no step, as small as Flower's own."""
+    app = ClientApp()
+
+    @app.train()
+    @train_step
+    def train(message, context, method):
+        model = [a.numpy() for a in message.content["arrays"].values()]
+        method.begin(model).apply_gradients(model, model)
+        return _echoed(message, model)
+
+    return app
+
+
+def plain_echo(load):
+    """Return the same app for Flower's own strategies."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message, context):
+        return _echoed(message, [a.numpy() for a in message.content["arrays"].values()])
+
+    return app
+
+
+def _echoed(message, model):
+    arrays = ArrayRecord({"w": Array(model[0])})
+    metrics = MetricRecord({"num-examples": 1})
+    return Message(RecordDict({"a": arrays, "m": metrics}), reply_to=message)
 
 
 class FailingGrid(FakeGrid):

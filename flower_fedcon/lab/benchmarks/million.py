@@ -53,7 +53,7 @@ def million(quick: bool = False) -> Iterator[Result]:
             whole = rule == Full()
             few = FederatedProblem(ManyClients(LeastSquares, A[:sampled], y[:sampled]), **term)
             _play(_begun(strategy, few))  # compiled kernels are loaded once
-            _forget_peak()
+            forget_peak()
             began = time.process_time()  # one thread: less sensitive to other programs
             problem = FederatedProblem(ManyClients(LeastSquares, A, y), **term)
             run = _begun(strategy, problem)
@@ -72,9 +72,9 @@ def million(quick: bool = False) -> Iterator[Result]:
             yield ratio(
                 f"{what}: a round", "its data read once", times["round"], times["read"], unit="s"
             )
-            peak = [_peak()]
+            most = [peak()]
             yield ratio(
-                f"{what}: memory of the process", "16 GB", peak, [16e3], unit="MB", target="<= 1"
+                f"{what}: memory of the process", "16 GB", most, [16e3], unit="MB", target="<= 1"
             )
             del run, works
     yield from _kept(
@@ -130,13 +130,13 @@ def _kept(clients: int, d: int, problem: FederatedProblem, strategy: Any) -> Ite
         )  # fmt: skip
 
 
-def _forget_peak() -> None:
+def forget_peak() -> None:
     """Reset the process's peak memory, if the system can."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
 
 
-def _peak() -> float:
+def peak() -> float:
     """Return the process's peak memory in megabytes."""
     with suppress(OSError):
         for line in Path("/proc/self/status").read_text().splitlines():
