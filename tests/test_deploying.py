@@ -153,9 +153,14 @@ def test_tls_and_keys_pasted_twice(tmp_path):
             assert pasted.status() == 0, pasted.log()
         for i in range(3):  # started once
             assert (tmp_path / f"node-{i}.log").read_text().count("Starting Flower SuperNode") == 1
+        for pid in family_of(tmp_path / "node-0"):  # its key is refused for a minute
+            os.kill(pid, signal.SIGKILL)
+        again = Pasted(script.replace("num-server-rounds=3", "num-server-rounds=5"), tmp_path, home)
+        assert again.status() == 0, again.log()
+        assert "[code: 2004]" in (tmp_path / "node-0.log").read_text()
     finally:
         stop([home, tmp_path / "flwr", *(tmp_path / f"node-{i}" for i in range(3))])
-    check_run(tmp_path, 3)
+    check_run(tmp_path, 5)
 
 
 def test_the_unit_states_options_that_there_are(tmp_path):

@@ -145,6 +145,7 @@ PASTED = {
         ("diff", f"{GUIDES}test_the_diff_is_the_example_s"),
         ("python", "training/test_torch.py::test_the_page_s_regularizer_on_some_layers"),
         ("python", "training/test_loops.py::test_a_library_s_partial_fit_is_corrected"),
+        ("python", "training/test_loops.py::test_parameters_in_a_tree"),
     ],
     "docs/private_examples.md": [
         ("toml python toml", "flower/test_private_examples.py::test_the_page_s_block"),

@@ -90,12 +90,24 @@ def check_weighting(strategy: Method[Any], setup: Setup) -> None:
         raise ConfigError('weighting="examples": no client has examples: give weighting="uniform"')
     check_claims(setup)
     unknown = [c.name for c in setup.clients if c.own_loop and c.num_examples == 1]
-    if unknown and strategy.needs_shares:
-        raise ConfigError(
-            f'{strategy.title} with weighting="examples" must know every client\'s number of '
-            f"examples before round 1, and client {unknown[0]} does not state it: write "
-            "@train_step(num_examples=...), a function of the context"
-        )
+    if unknown and (needed := shares_needed(strategy, setup.weighting)):
+        raise ConfigError(f"{needed}. Client {unknown[0]} does not state it")
+
+
+def shares_needed(strategy: Method[Any], weighting: str) -> str:
+    """Return what train loops must state before round 1, since weights are shares; "" if nothing.
+
+    >>> from flower_fedcon.strategies import FedAvg, Scaffold
+    >>> shares_needed(FedAvg(), "examples"), shares_needed(Scaffold(), "uniform")
+    ('', '')
+    """
+    if weighting == UNIFORM or not strategy.needs_shares:
+        return ""
+    return (
+        f'{strategy.title} with weighting="examples" must know every client\'s number of examples '
+        f"before round 1: a train loop states it by @train_step(num_examples=...), a function of "
+        f"the context"
+    )
 
 
 def short_of_rows(batch_size: int | None, clients: Sequence[ClientInfo]) -> str:

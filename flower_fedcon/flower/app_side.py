@@ -19,7 +19,7 @@ from flower_fedcon.core.evaluation import (
     usable,
 )
 from flower_fedcon.core.protocol import MOST_EXAMPLES, UNIFORM
-from flower_fedcon.errors import ConfigError, RefusedError
+from flower_fedcon.errors import ConfigError, RefusedError, first_few
 from flower_fedcon.flower import incoming, messages
 from flower_fedcon.flower.codec import ERROR, Config
 from flower_fedcon.flower.forms import (
@@ -49,6 +49,7 @@ _log = logging.getLogger("flwr")
 _EACH = 100  # number of clients up to which each one's metrics are recorded
 _TOLD = 10  # metrics of one client that the log names as left out
 _LINES = 1000  # log lines about metrics that are left out
+_NOTES = {"dtype", "unmoved"}  # kinds of notes from train functions, each logged once
 _ALONE = 0.9  # the share of all examples by which one client determines the means of metrics
 
 
@@ -78,6 +79,10 @@ class AppSide:
         self._train_names, self._evaluate_names = MetricNames(), MetricNames()
         self._told: dict[int, set[str]] = {}  # by client: metrics that the log names as left out
         self._lines = 0  # about them
+        self._noted: set[str] = set()  # kinds of notes from train functions that were logged
+        self._trained_over: list[str] = []
+        self._evaluated_over: list[str] = []
+        self._lacking: dict[tuple[str, int], list[int]] = {}  # rounds in which a value was lacking
 
     def open(self, server: Server, buffers: list[Array]) -> None:
         """Take part in a run that starts from these buffers, which the server holds."""
@@ -136,6 +141,10 @@ class AppSide:
             self._train_names, client, lambda: (beside.metrics, parts.examples)
         )
         self._compare(client, examples)
+        for kind in _NOTES & beside.notes.keys() - self._noted:
+            self._noted.add(kind)
+            note = incoming.readable(beside.notes[kind])
+            _log.warning("client %s: %s", self._names[client], note)
         self._heard[client] = (examples, buffers, metrics)
         return parts._replace(tensors=tensors, config=config)
 
@@ -155,7 +164,7 @@ class AppSide:
     def take_means(self, used: Sequence[int]) -> None:
         """Average the buffers and metrics of clients whose replies were used."""
         heard = {client: self._heard[client] for client in used if client in self._heard}
-        self._heard, self._trained, self._trained_means = {}, {}, {}
+        self._heard, self._trained, self._trained_means, self._trained_over = {}, {}, {}, []
         if not heard:
             return
         server = self._server
@@ -167,6 +176,7 @@ class AppSide:
             server.move_buffers(mean_buffers(cohort, weights))
         answers = self._own_names({client: (n, m) for client, (n, _, m) in heard.items()})
         self._trained_means = _means(answers)
+        self._trained_over = self._over(answers, len(answers))
         self._trained = self._trained_means | self._each(answers)
 
     @property
@@ -178,6 +188,25 @@ class AppSide:
     def trained_means(self) -> Record:
         """The same metrics, only averaged over clients."""
         return self._trained_means
+
+    @property
+    def trained_over(self) -> list[str]:
+        """Over how many clients those metrics are averaged that not all have."""
+        return self._trained_over
+
+    @property
+    def evaluated_over(self) -> list[str]:
+        """The same of the last evaluation."""
+        return self._evaluated_over
+
+    def lacking(self) -> str:
+        """Return whose metrics were no numbers, in which rounds; "" if all were."""
+        told = [
+            f"{name} of client {self._names[client]} in "
+            + (f"{count} rounds ({first} to {last})" if count > 1 else f"round {first}")
+            for (name, client), (count, first, last) in sorted(self._lacking.items())
+        ]
+        return first_few(told, _TOLD)
 
     @property
     def of_single_clients(self) -> set[str]:
@@ -245,6 +274,8 @@ class AppSide:
             _log.warning("no evaluation from %s", in_words(failed))
         known = self._own_names(answers)
         means = _means(known)
+        self._evaluated_over = self._over(known, len(contents))
+        partly = sum(any(map(math.isnan, metrics.values())) for _, metrics in known.values())
         self._evaluated = means | self._each(known)
         both = self.trained.keys() & self.evaluated.keys()
         taken = {f"{kind}_{name}" for kind in ("train", "evaluate") for name in both}
@@ -257,12 +288,13 @@ class AppSide:
         single = (self.trained.keys() - self.trained_means) | (self.evaluated.keys() - means)
         prefixed = {f"{kind}_{name}" for kind in ("train", "evaluate") for name in single & both}
         self._of_single = single | prefixed
-        return {**record, "unheard": len(failed)} if failed else record
+        unheard = len(failed) + partly
+        return {**record, "unheard": unheard} if unheard else record
 
     def _usable(
         self, names: MetricNames, client: int, read: Reader
     ) -> tuple[float, dict[str, float]]:
-        """Return a client's examples and usable metrics; log the others once."""
+        """Return a client's examples and metrics, NaN for no number; log the unusable once."""
         examples, metrics, others = _checked(*read(), partial(names.takes, client))
         self._tell(client, others)
         return examples, metrics
@@ -312,8 +344,22 @@ class AppSide:
         by_client: Record = {}
         if len(self._names) <= _EACH:
             for client, (_, metrics) in sorted(answers.items()):
-                by_client |= {f"{n}/{self._names[client]}": value for n, value in metrics.items()}
+                own = {n: value for n, value in metrics.items() if not math.isnan(value)}
+                by_client |= {f"{n}/{self._names[client]}": value for n, value in own.items()}
         return by_client
+
+    def _over(self, answers: Answers, asked: int) -> list[str]:
+        """Return over how many clients metrics are averaged that are no numbers at some."""
+        number, over = self._server.round, list[str]()
+        for name in dict.fromkeys(name for _, metrics in answers.values() for name in metrics):
+            own = {client: m[name] for client, (_, m) in answers.items() if name in m}
+            without = [client for client, value in own.items() if math.isnan(value)]
+            for client in without:
+                seen = self._lacking.setdefault((name, client), [0, number, 0])
+                seen[0], seen[2] = seen[0] + (number != seen[2]), number
+            if without:
+                over.append(f"{name} over {len(own) - len(without)} of {asked} clients")
+        return over
 
 
 def _means(answers: Answers) -> Record:
@@ -321,9 +367,10 @@ def _means(answers: Answers) -> Record:
     means: Record = {}
     ordered = [answer for _, answer in sorted(answers.items())]
     for name in dict.fromkeys(n for _, metrics in ordered for n in metrics):
-        pairs = [(n, metrics[name]) for n, metrics in ordered if name in metrics]
-        total = math.fsum(n for n, _ in pairs)
-        means[name] = math.fsum(n * value for n, value in pairs) / total
+        pairs = [(n, metrics.get(name, math.nan)) for n, metrics in ordered]
+        pairs = [(n, value) for n, value in pairs if not math.isnan(value)]
+        if total := math.fsum(n for n, _ in pairs):
+            means[name] = math.fsum(n * value for n, value in pairs) / total
     return means
 
 
@@ -336,7 +383,7 @@ def _checked(
 ) -> tuple[float, dict[str, float], dict[str, str]]:
     """Return a client's examples and metrics; by name, why other metrics cannot be used.
 
-    `takes` says whether a name still has a place.
+    `takes` says whether a name still has a place. A value that is no number is NaN, and unusable.
 
     Raises
     ------
@@ -357,10 +404,10 @@ def _checked(
         except ConfigError as error:
             others[str(name)[:100]] = str(error)
             continue
+        if not takes(name):
+            others[name] = f"it is one of more than {MOST_METRICS}"
+            continue
+        numbers[name] = float(value) if usable(value) else math.nan
         if not usable(value):
             others[name] = "it is not a number that can be averaged"
-        elif not takes(name):
-            others[name] = f"it is one of more than {MOST_METRICS}"
-        else:
-            numbers[name] = float(value)
     return float(examples), numbers, others

@@ -238,6 +238,12 @@ def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
         for key, value in said.items()
         if key in _ALWAYS or (key in config and (value or key in _WHERE_GIVEN))
     }
+    for key, zero in _UNLESS_ZERO.items():
+        if isinstance(zero, int | float) and said[key] < 0:
+            raise ConfigError(
+                f"run configuration: {key} must be >= 0, where 0 stands for the default, got "
+                f"{said[key]!r}"
+            )
     names = [name for name in _option(config, "allow-changes", "").split(",") if name]
     settings["num_rounds"] = settings.pop("num_server_rounds")
     return {**settings, "allow_changes": names}

@@ -10,6 +10,7 @@ import fnmatch
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +25,7 @@ from flower_fedcon.validation import Array
 BATCH_NORM = ("*running_mean", "*running_var", "*num_batches_tracked")
 """Names that are buffers without a declaration; so is every array of whole numbers."""
 FORM = "form"
-_BUFFER, _USER, _METRIC = "buffer.", "user.", "metric."
+_BUFFER, _USER, _METRIC, _NOTE = "buffer.", "user.", "metric.", "note."
 _FLOATS = ("float64", "float32")
 
 
@@ -206,6 +207,8 @@ class Extras(NamedTuple):
     """The configuration of a train function."""
     metrics: dict[str, float]
     """The metrics of a train function."""
+    notes: Mapping[str, str] = MappingProxyType({})
+    """What a server should log about a train function, by kind."""
 
 
 def attach(
@@ -216,6 +219,7 @@ def attach(
     names += [f"{_BUFFER}{i}" for i in range(len(extras.buffers))]
     beside = {_USER + k: v for k, v in extras.user.items()}
     beside |= {_METRIC + k: v for k, v in extras.metrics.items()}
+    beside |= {_NOTE + k: v for k, v in extras.notes.items()}
     return [*arrays, *extras.buffers], {**config, **beside, "names": ",".join(names)}
 
 
@@ -226,7 +230,7 @@ def detach(
     names = str(config.get("names", "")).split(",")
     count = sum(name.startswith(_BUFFER) for name in names)
     kept = len(names) - count
-    settings = {k: v for k, v in config.items() if not k.startswith((_USER, _METRIC))}
+    settings = {k: v for k, v in config.items() if not k.startswith((_USER, _METRIC, _NOTE))}
     if "names" in settings:
         settings["names"] = ",".join(names[:kept])
 
@@ -234,7 +238,8 @@ def detach(
         return {k.removeprefix(prefix): v for k, v in config.items() if k.startswith(prefix)}
 
     split = len(arrays) - count
-    extras = Extras(list(arrays[split:]), starting(_USER), starting(_METRIC))
+    beside = starting(_USER), starting(_METRIC), starting(_NOTE)
+    extras = Extras(list(arrays[split:]), *beside)
     return list(arrays[:split]), settings, extras
 
 

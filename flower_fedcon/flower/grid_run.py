@@ -21,6 +21,7 @@ from flower_fedcon.core.method import Method
 from flower_fedcon.core.protocol import UNIFORM, WEIGHTINGS, ClientInfo
 from flower_fedcon.core.round import Round
 from flower_fedcon.core.server import Server
+from flower_fedcon.core.start import shares_needed
 from flower_fedcon.core.wings import bring
 from flower_fedcon.engines.grid import GridEngine
 from flower_fedcon.errors import ConfigError, FedConError, first_few, number_of
@@ -34,6 +35,7 @@ from flower_fedcon.runs.directory import check_free
 from flower_fedcon.runs.history import History, Record
 from flower_fedcon.runs.plan import Plan
 from flower_fedcon.runs.run import Run
+from flower_fedcon.runs.scouting import grown_losses
 from flower_fedcon.validation import Array, choice
 
 _log = logging.getLogger("flwr")
@@ -77,6 +79,15 @@ def in_one_line(numbers: Mapping[str, float], between: str = ", ") -> str:
     told = [f"{name} {value:.6g}" for name, value in list(numbers.items())[:_SHOWN]]
     more = f" and {len(numbers) - _SHOWN} more" if len(numbers) > _SHOWN else ""
     return between.join(told) + more
+
+
+def partly(over: Sequence[str]) -> str:
+    """Return which means in a line do not cover all clients, to be added to it.
+
+    >>> partly(["loss over 2 of 3 clients"]), partly([])
+    ('; loss over 2 of 3 clients', '')
+    """
+    return "".join(f"; {each}" for each in [first_few(over)] if over)
 
 
 def in_kinds(method: Method[Any], names: Sequence[str]) -> str:
@@ -159,7 +170,8 @@ class GridRun:
             if self._app is not None:
                 left_out |= self._app.of_single_clients  # the history has them
             text = in_one_line({k: v for k, v in record.items() if k not in left_out})
-            _log.info("[%s %d/%d] %s", unit, record["round"], plan.num_rounds, text)
+            over = "" if self._app is None else partly(self._app.evaluated_over)
+            _log.info("[%s %d/%d] %s%s", unit, record["round"], plan.num_rounds, text, over)
             number, app = int(record["round"]), self._app
             result.train_metrics_clientapp[number] = MetricRecord({**record})
             if app is not None:
@@ -191,6 +203,7 @@ class GridRun:
             for name in missing:
                 absent.setdefault(name, []).append(str(round_.number))
             means = {} if self._app is None else self._app.trained_means
+            over = "" if self._app is None else partly(self._app.trained_over)
             if means:
                 result.train_metrics_clientapp[round_.number] = MetricRecord({**means})
             _log.info(
@@ -200,12 +213,18 @@ class GridRun:
                 plan.num_rounds,
                 self._server.replies,
                 len(round_.cohort),
-                f"; {in_one_line(means, '; ')}" if means else "",
+                (f"; {in_one_line(means, '; ')}" if means else "") + over,
                 duration(seconds),
                 f", about {duration(left)} left" if left else "",
                 f"; without {in_words(missing)}" if missing else "",
             )
 
+        if not plan.num_rounds:
+            _log.warning(
+                "num_rounds is 0 (num-server-rounds in a run configuration): no %s is played, and "
+                "the result is the model that the run starts from",
+                self._unit,
+            )
         callbacks = [report, *plan.callbacks]
         if should_stop is not None:
             callbacks.append(_Stop(should_stop, result, self.arrays))
@@ -225,6 +244,15 @@ class GridRun:
             _log.info("The model:\n%s", result.history.report.text)
         if absent:
             _log.warning("%s", self._without(absent))
+        if self._app is not None and (lacking := self._app.lacking()):
+            _log.warning("means are without values that were no numbers: %s", lacking)
+        parts = (
+            result.train_metrics_clientapp,
+            result.evaluate_metrics_clientapp,
+            result.evaluate_metrics_serverapp,
+        )
+        for grown in filter(None, map(grown_losses, parts)):
+            _log.warning("%s", grown)
         _log.info("Strategy execution finished in %.2fs", time.monotonic() - began)
         of_single = set[str]() if self._app is None else self._app.of_single_clients
         _log.info("Final results: ArrayRecord (%.2f MB)", _megabytes(result.arrays))
@@ -265,6 +293,8 @@ class GridRun:
                 _log.info("\t├── ConfigRecord (%s): %s", kind, given or "(empty!)")
         self._strategy.summary(self._weighting)
         bound, coming = self._server.strategy, self._server.round + 1
+        if coming > plan.num_rounds:
+            return
         named = [*bound.queries, *bound.expects(self._server.state)]
         what = in_kinds(bound, named)
         _log.info("In %s %d each client uploads %s", self._unit, coming, what)
@@ -281,6 +311,8 @@ class GridRun:
             self._engine.go_on(known, rule.buffer)
         if plan.run_dir is not None and not plan.resume:
             check_free(Path(plan.run_dir))
+        if needed := shares_needed(self._strategy, self._weighting):
+            _log.info("%s", needed)  # before nodes are waited for: whether they have loops they say
         infos, preparation = self._prepared(self._engine.describe())
         if initial is None and preparation is not None:
             initial = preparation.start

@@ -105,6 +105,7 @@ class Nodes:
         self._known: dict[int, Known] = {}
         self._passes: dict[str, str] = {}
         self._members: frozenset[str] | None = None
+        self._wanted: int | None = None  # the number of clients that the server has been given
         self._layout: Layout | None = None
         self._hopeless_since = math.inf
         self._untold: list[int] = []  # refused nodes that the log does not name yet
@@ -196,6 +197,12 @@ class Nodes:
             reason = (
                 f"client {info.name} joined after this run began, and can take part in a later run"
             )
+            if self._wanted is not None and len(self._members) >= self._wanted:
+                reason = (
+                    f"the run takes {number_of(self._wanted, 'client')} "
+                    f"(num_clients={self._wanted}), and client {info.name} is one too many: give "
+                    f"a larger num_clients to a later run"
+                )
         elif self._layout and info.layout and info.layout.shapes != self._layout.shapes:
             reason = f"client {info.name} has a model of shape {info.layout.shapes}"
         elif (
@@ -271,7 +278,7 @@ class Nodes:
         FedConError
             If there are fewer.
         """
-        known = known or {}
+        known, self._wanted = known or {}, expected
         if known:
             self._members = frozenset(known)
             expected = least = min(least or 1, len(known))
@@ -309,6 +316,12 @@ class Nodes:
                     missing += f". {_patience(least, now - began, timeout)}"
                 _log.info("%s", missing)
             time.sleep(mail.POLL[1])
+        if not stated and not known:
+            _log.warning(
+                "no node states num-partitions, so the run takes the %s that are there: to wait "
+                "for a number of them, give num_clients, or num-partitions to the nodes",
+                number_of(len(online), "client"),
+            )
         if not known:
             self._tell_numbers(least, len(online))
         if later := known.keys() - online.keys():

@@ -59,8 +59,8 @@ def train_step(
     oracles : dict, optional
         Your own sets or regularizers, by the name of the strategy's argument.
     num_examples : callable, optional
-        `num_examples(context)` returns this client's number of examples. Only Scaffold and FedDyn
-        with `weighting="examples"` need it, before round 1.
+        `num_examples(context)` returns this client's number of examples. With
+        `weighting="examples"` AREA, FedDyn, FedVARP, MIFA and Scaffold need it, before round 1.
 
     Examples
     --------
@@ -168,12 +168,13 @@ class _Serving:
         except FedConError as error:  # the server names this node and the reason
             return [], 1, {"names": "", "round": 0, "client": 0, "error": str(error)}
         if self._said is not None:
-            reply_arrays, about = attach(reply_arrays, about, self._said)
+            said = self._said._replace(notes=self._notes)
+            reply_arrays, about = attach(reply_arrays, about, said)
         return reply_arrays, examples, about
 
     def _run(self, method: LocalTraining) -> tuple[list[Array], int]:
         """Call the train function; return its final layers and its number of examples."""
-        form = self._form
+        form, self._notes = self._form, method.notes
         if form is None:
             form = ModelForm(tuple(str(i) for i in range(len(method.layout.shapes))))
         model = form.join(method.start, self._extras.buffers)

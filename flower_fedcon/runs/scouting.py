@@ -141,7 +141,7 @@ class Guard:
 
     def __init__(self, engine: Engine, first: float, fall: float) -> None:
         self.fall, self._engine = fall, engine
-        self._first, self._most = first, first + _GROWTH * fall
+        self._first, self._most = first, most_of(first, fall)
 
     @classmethod
     def of_estimates(cls, setup: Setup, x0: Array, engine: Engine) -> Guard | None:
@@ -191,6 +191,40 @@ class Guard:
                 f"round {server.round}: the objective has grown to {objective:.4g}: the run "
                 f"diverges. Use smaller steps"
             )
+
+
+def most_of(first: float, fall: float) -> float:
+    """Return what no run exceeds that does not diverge: the start and ten times its expected fall.
+
+    >>> most_of(2.0, 0.5)
+    7.0
+    """
+    return first + _GROWTH * fall
+
+
+def grown_losses(records: Mapping[int, Mapping[str, Any]]) -> str:
+    """Return a warning if a loss that train loops measure ends far above its first value.
+
+    A loss is a metric with "loss" in its name. It is taken to be above 0, so that it can fall by
+    its first value at most.
+
+    >>> grown_losses({1: {"train_loss": 195.0}, 2: {"train_loss": 1.6e22}})[:60]
+    'train_loss is 195 in round 1 and 1.6e+22 in round 2: the run'
+    >>> grown_losses({1: {"loss": 1.0}, 2: {"loss": 2.0}})
+    ''
+    """
+    for name in dict.fromkeys(n for _, record in sorted(records.items()) for n in record):
+        own = [n for n in sorted(records) if isinstance(records[n].get(name), int | float)]
+        if "loss" not in name.lower() or not own:
+            continue
+        first, last = (float(records[n][name]) for n in (own[0], own[-1]))
+        if not last <= most_of(first, abs(first)) and not math.isnan(first):
+            return (
+                f"{name} is {first:.6g} in round {own[0]} and {last:.6g} in round {own[-1]}: the "
+                f"run diverges. Take smaller steps; if one client's values stand out, check its "
+                f"data and train function, or use aggregation=CoordinateMedian()"
+            )
+    return ""
 
 
 def ended_above(server: Server, engine: Engine, x0: Array, last: Mapping[str, float]) -> str:

@@ -152,6 +152,7 @@ class TorchCorrection(LoopCorrection):
         self._left: list[tuple[Any, int]] = []  # the gradients after the last correction
         self._own: list[Tensor | None] = []  # the gradients before an optimizer's step
         self._hooks: list[Any] = []
+        self._still = optimizer is not None  # whether each of its steps had a rate of 0
         self._climbed: set[int] = set()  # parameters of groups that maximize: they use -gradient
         super().__init__(training, lambda a, i: as_tensor(a, parameters[i]), as_array)
         if optimizer is not None:
@@ -174,6 +175,7 @@ class TorchCorrection(LoopCorrection):
         """Release the optimizer."""
         for hook in self._hooks:
             hook.remove()
+        self.pulled &= not self._still
 
     def apply_gradients(self, model: nn.Module | None = None) -> None:
         """Add the method's terms to the gradients, between `backward()` and `optimizer.step()`.
@@ -229,6 +231,7 @@ class TorchCorrection(LoopCorrection):
         infinite = getattr(optimizer, "found_inf", None)
         if infinite is not None and infinite.item():
             return None  # it takes no step
+        self._still &= all(group.get("lr") == 0 for group in optimizer.param_groups)
         # In current PyTorch the arguments begin with the optimizer.
         arguments = [argument for argument in given if argument is not optimizer]
         closure = named.get("closure", arguments[0] if arguments else None)

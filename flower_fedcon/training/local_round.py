@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NoReturn
 import numpy as np
 
 from flower_fedcon.clients.families.declared import LocalPassClient
-from flower_fedcon.errors import ConfigError, NotFiniteError
+from flower_fedcon.errors import ConfigError, NotFiniteError, number_of
 from flower_fedcon.layout import Layout
 from flower_fedcon.objectives.local_pass import Done, LocalPass
 from flower_fedcon.validation import Array
@@ -65,6 +65,8 @@ class LocalTraining:
     ----------
     steps : int
         The number of steps so far that the method has seen.
+    notes : dict of str
+        What the server should log about the loop's end, by kind ("dtype", "unmoved").
     """
 
     how_to_step: ClassVar[str] = "method.optimizer(model)"
@@ -80,7 +82,9 @@ class LocalTraining:
         self._declared = client.local_pass(state, down)
         self._added = self._declared.simplified
         self.steps = 0
+        self.notes: dict[str, str] = {}
         self._correction: LoopCorrection | None = None
+        self._pulled = False
         self._z: Array | None = None  # the moving point, if the method's own steps are taken
         self._w = self._added.at(self._added.start, 0)
 
@@ -208,11 +212,15 @@ class LocalTraining:
         Raises
         ------
         ConfigError
-            If the loop has not used the method, or its steps are not those that the method assumes.
+            If the loop has not used the method, its steps are not those that the method assumes,
+            or its layers are not floating-point numbers.
         """
         gradient, client = self._mean_gradient(), self._client
         self._check_steps()
-        z = self._z if self._z is not None else self.packed(end)
+        if (z := self._z) is None:
+            self._check_types(end)
+            z = self.packed(end)
+            self._compare_with_start(z)
         if gradient is not None and self._added.steps:
             self._check_plain(z - self._added.start, gradient)
         self._added = self._declared  # the sum of the terms is as long as the model
@@ -225,6 +233,7 @@ class LocalTraining:
         if correction is None:
             return None
         self.steps += correction.steps
+        self._pulled = correction.pulled
         if not (self.keeps_gradient and correction.steps):
             return None
         return self.packed(correction.mean_gradient(), "gradient", keep=False)
@@ -247,6 +256,35 @@ class LocalTraining:
             self._refuse(
                 f"the strategy has local_steps={stated}, and the train function took {self.steps} "
                 f"steps: make the two equal, or leave local_steps out if the method allows it"
+            )
+
+    def _check_types(self, end: Sequence[Array]) -> None:
+        """Raise if a layer has lost its fractions; note if one has lost digits."""
+        model = self.layout.array_dtype
+        for place, layer in enumerate(end):
+            dtype = np.asarray(layer).dtype
+            name = place if self.layout.names is None else repr(self.layout.names[place])
+            if dtype.kind in "biu":
+                self._refuse(
+                    f"the train function replied array {name} as {dtype}, and the model is "
+                    f"{model}: reply the trained numbers with their fractions, as {model}"
+                )
+            if dtype.kind == "f" and dtype.itemsize < model.itemsize:
+                self.notes["dtype"] = (
+                    f"its train function replies array {name} as {dtype}, and the model is "
+                    f"{model}: it is rounded in each round. Train in {model}, or start the run "
+                    f"with arrays of the type that clients train in"
+                )
+
+    def _compare_with_start(self, z: Array) -> None:
+        """Note steps that have left no trace in the loop's end."""
+        if not self._pulled:
+            return
+        if all(map(np.array_equal, self.layers(z), self.start)):  # mostly ends at the first layer
+            self.notes["unmoved"] = (
+                f"its train function took {number_of(self.steps, 'step')} with nonzero gradients, "
+                f"and replied the model that it was sent: reply the trained arrays, unless its "
+                f"learning rate is meant to be 0"
             )
 
     def _check_plain(self, moved: Array, gradient: Array) -> None:
@@ -278,6 +316,8 @@ class LoopCorrection:
 
     by_itself = False
     """Whether an optimizer applies it, instead of the loop."""
+    pulled = False
+    """Whether the first step had a nonzero gradient; later ones are not looked at, for speed."""
 
     def __init__(
         self,
@@ -313,7 +353,10 @@ class LoopCorrection:
             extra = self._tensors(self._subgradient.subgradient(x))
             gradients = [g + q for g, q in zip(gradients, extra, strict=True)]
         layers = zip(self._parts, gradients, model, strict=True)
-        return [part.add_to(g, x) for part, g, x in layers]
+        corrected = [part.add_to(g, x) for part, g, x in layers]
+        if self.steps == 1:
+            self.pulled = any(bool((g != 0).any()) for g in corrected)
+        return corrected
 
     def close(self) -> None:
         """Release the loop at the end of the round."""

@@ -7,11 +7,14 @@ import pytest
 from fake_grid import FakeGrid, on_grid
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from pages import ROOT
 from test_grid import ROWS, squares
 
 from flower_fedcon import Buffered, FederatedProblem, Full, keep_local, train_step
 from flower_fedcon.aggregation import TrimmedMean
+from flower_fedcon.clients.families.declared import LocalPassClient
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.registry import algorithms, client_class
 from flower_fedcon.strategies import FedAvg, FedDyn, FedProx, Scaffold
 
 pytestmark = on_grid
@@ -173,9 +176,26 @@ def test_uploads_of_loops_are_weighted_without_rounds_as_well():
     [
         (FedAvg(), "m", True, "weighting must be one of 'uniform', 'examples'"),
         (FedAvg(aggregation=TrimmedMean(0.3)), "examples", True, "both replace the plain mean"),
-        (Scaffold(), "examples", False, r"Scaffold with .* before round 1, and client 0"),
+        (Scaffold(), "examples", False, r"Scaffold with .* before round 1: .* Client 0 does not"),
     ],
 )
 def test_what_weights_cannot_be(strategy, weighting, known, words):
     with pytest.raises(ConfigError, match=words):
         found(strategy, 1, known, weighting=weighting)
+
+
+def in_loops(name):
+    kind = client_class(name)
+    return issubclass(kind, LocalPassClient) and kind.in_loops
+
+
+def test_the_methods_that_must_know_numbers_of_examples_are_named(log):
+    """On the page, in the docstring, and before nodes are waited for: those of the collection."""
+    kinds = algorithms().items()
+    able = sorted(kind.__name__ for name, kind in kinds if kind.needs_shares and in_loops(name))
+    listed = f"{', '.join(able[:-1])} and {able[-1]}"
+    page = " ".join((ROOT / "docs" / "training_loops.md").read_text("utf-8").split())
+    assert f"{listed} must then know these numbers" in page
+    assert f"{listed} need it, before round 1" in " ".join(train_step.__doc__.split())
+    found(Scaffold(), 1, **WEIGHTED)
+    assert "know every client's number of examples" in log.messages[0]

@@ -18,7 +18,7 @@ from flower_fedcon.errors import ConfigError, RoundError
 from flower_fedcon.flower import nodes
 from flower_fedcon.flower.apps import _settings
 from flower_fedcon.objectives import Quadratic
-from flower_fedcon.strategies import FedAvg
+from flower_fedcon.strategies import FedAvg, Scaffold
 
 pytestmark = on_grid
 
@@ -211,7 +211,121 @@ def test_keys_of_an_app_s_own_are_left_alone(log):
     assert keys_told(dict.fromkeys(own, 1), log) == []
 
 
+@pytest.mark.parametrize("key", ["num-clients", "checkpoint-every", "start-timeout"])
+def test_a_number_below_0_is_refused_with_the_range_of_its_key(key):
+    with pytest.raises(ConfigError, match=f"{key} must be >= 0, where 0 .* default, got -2"):
+        _settings({key: -2})
+
+
+# --- what a train or evaluate function replies ----------------------------------------------------
+
+
+def stepping(given, replied=lambda x: x, gradient=1.0, measured=lambda place: 1.0):
+    """Return what makes an app of two corrected steps, which replies `replied` of their end."""
+
+    def make(load):
+        app = ClientApp()
+
+        @app.train()
+        @train_step
+        def train(message, context, method):
+            (start,) = (x,) = message.content["arrays"].to_numpy_ndarrays()
+            correction = method.begin([x])
+            for _ in range(2):
+                (g,) = correction.apply_gradients([x], [gradient * np.ones_like(x)])
+                x = x - 0.3 * g
+            end = start if given == "sent" else replied(x)
+            loss = MetricRecord({"train_loss": measured(context.node_id), "num-examples": 1})
+            content = {"arrays": ArrayRecord([end]), "metrics": loss}
+            return Message(RecordDict(content), reply_to=message)
+
+        @app.evaluate()
+        def evaluate(message, context):
+            metrics = MetricRecord({"eval_loss": measured(context.node_id), "num-examples": 1})
+            return Message(RecordDict({"metrics": metrics}), reply_to=message)
+
+        return app
+
+    return make
+
+
+def stepped(strategy=None, start=None, rounds=3, **app):
+    grid = FakeGrid([None] * 3, make=stepping(app.pop("given", ""), **app))
+    first = ArrayRecord([np.zeros(2) if start is None else start])
+    return (strategy or FedAvg()).start(grid, first, rounds, evaluate_every=1).history
+
+
+@pytest.mark.parametrize("strategy", [FedAvg(), Scaffold()], ids=lambda s: s.name)
+@pytest.mark.parametrize("kind", [int, bool])
+def test_a_reply_without_fractions_is_refused(strategy, kind):
+    said = (
+        rf"replied array 0 as {np.dtype(kind)}, and the model is float64: reply .*py:\d+ in train"
+    )
+    with pytest.raises(RoundError, match=said):
+        stepped(strategy, replied=lambda x: x.astype(kind))
+
+
+@pytest.mark.parametrize(("kind", "start"), [("float16", "float64"), ("float32", "float64"),
+                                             ("float16", "float32"), ("float64", "float32"),
+                                             ("float32", "float32")])  # fmt: skip
+def test_a_reply_of_fewer_digits_is_said_once(kind, start, log):
+    stepped(start=np.zeros(2, start), replied=lambda x: x.astype(kind))
+    told = [m for m in log.messages if "its train function replies array 0" in m]
+    assert len(told) == (np.dtype(kind).itemsize < np.dtype(start).itemsize)
+    assert all(f"as {kind}, and the model is {start}" in m for m in told)
+
+
+@pytest.mark.parametrize(("given", "gradient"), [("sent", 1.0), ("sent", 0.0), ("end", 1.0)])
+def test_steps_that_are_not_replied_are_said_once(given, gradient, log):
+    stepped(given=given, gradient=gradient)
+    told = [m for m in log.messages if "replied the model that it was sent" in m]
+    assert len(told) == (given == "sent" and gradient > 0)
+    assert all("took 2 steps with nonzero gradients" in m for m in told)
+
+
+def test_a_loss_that_is_no_number_is_counted_in_each_round_and_named_at_the_end(log):
+    history = stepped(measured=lambda node: np.nan if node == 999 else float(node))
+    assert history["unheard"].tolist() == [1, 1, 1]
+    assert history["eval_loss"].tolist() == [999.0] * 3  # (1000 + 998) / 2
+    assert "eval_loss/1" not in history
+    for name in ("eval_loss", "train_loss"):
+        assert sum(f"; {name} over 2 of 3 clients" in m for m in log.messages) == 3
+        assert f"{name} of client 1 in 3 rounds (1 to 3)" in log.text
+
+
+@pytest.mark.parametrize("end", [1.6e22, 2.0])
+def test_a_loss_that_ends_far_above_its_first_value_is_said_once(end, log):
+    values = iter([1.95] * 3 + [1.0] * 3 + [end] * 99)
+    stepped(measured=lambda node: next(values))
+    told = [m for m in log.messages if "the run diverges" in m]
+    assert len(told) == 2 * (end > 20)  # of training, and of evaluations
+    assert all("in round 1 and 1.6e+22 in round 3" in m for m in told)
+
+
 # --- numbers of clients ---------------------------------------------------------------------------
+
+
+def test_a_client_beyond_num_clients_is_told_so(log):
+    class Later(FakeGrid):
+        def get_node_ids(self):
+            return super().get_node_ids()[: 2 if self.looks < 9 else 3]
+
+    grid = Later([None] * 3, make=looping())
+    history = FedAvg().start(grid, ArrayRecord([np.zeros(2)]), 9, num_clients=2).history
+    assert history["replies"].tolist() == [2]
+    assert "the run takes 2 clients (num_clients=2), and client 2 is one too many" in log.text
+    assert "joined after" not in log.text
+
+
+def test_a_number_of_clients_that_no_node_states_is_said(log):
+    grid = FakeGrid([None] * 3, make=looping())
+    for context in grid.nodes.values():
+        del context.node_config["num-partitions"]
+    FedAvg().start(grid, ArrayRecord([np.zeros(2)]), 1)
+    told = [m for m in log.messages if "no node states num-partitions" in m]
+    assert [m[:80] for m in told] == [
+        "no node states num-partitions, so the run takes the 3 clients that are there: to"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -238,6 +352,12 @@ def test_more_clients_to_start_with_than_there_can_be_are_said(log):
 
 
 # --- rounds ---------------------------------------------------------------------------------------
+
+
+def test_a_run_of_no_rounds_is_named(log):
+    play(num_rounds=0)
+    assert "num_rounds is 0 (num-server-rounds in a run configuration): no round is" in log.text
+    assert "In round 1" not in log.text
 
 
 def test_replies_without_examples_end_the_run_at_the_second_attempt():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from fake_grid import FakeGrid, on_grid
 from loops import by_loops
 from pages import blocks
 from problems import HALF, q6
@@ -267,6 +268,30 @@ def stepwise(method, f, rows):
         g, h = correction.apply_gradients([w, b], [(w - v) / rate, (b - c) / rate])
         w, b = w - rate * g, b - rate * h
     return [w, b]
+
+
+@on_grid
+def test_parameters_in_a_tree():
+    """The page's loop with JAX: two rounds of Scaffold, as worked out by NumPy."""
+    pytest.importorskip("jax", reason="the extra `jax` is not installed")
+    lines, names = [Line(j) for j in range(3)], {}
+    names["rows"] = lambda context: (lines[k := context.node_config["partition-id"]].X, lines[k].y)
+    exec(blocks("python", "docs/training_loops.md")[2], names)
+    start = [np.zeros((), np.float32), np.zeros(3, np.float32)]  # b, w
+    grid = FakeGrid(lines, make=lambda load: names["app"])
+    found = Scaffold().start(grid, start, 2, evaluate_every=0).history.x
+    x, variates = np.zeros(4), np.zeros((3, 4))
+    for _ in range(2):
+        ends, means, shift = [], [], variates.mean(axis=0) - variates
+        for f, own in zip(lines, shift, strict=True):
+            A, v, seen = np.c_[np.ones(len(f.y)), f.X], x.copy(), []
+            for _ in range(10):
+                seen.append(A.T @ (A @ v - f.y) / len(f.y))
+                v = v - 0.1 * (seen[-1] + own)
+            ends.append(v)
+            means.append(np.mean(seen, axis=0))
+        x, variates = np.mean(ends, axis=0), np.array(means)
+    assert np.r_[found[0], found[1]] == pytest.approx(x, abs=1e-5)
 
 
 @pytest.mark.parametrize("strategy", [FedProx(proximal=2.0), Scaffold()], ids=lambda s: s.name)

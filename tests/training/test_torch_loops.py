@@ -162,6 +162,23 @@ def climbing(up):
     return begin
 
 
+@pytest.mark.parametrize(("rate", "told"), [(0.1, {"unmoved"}), (0.0, set())])
+def test_a_loop_that_replies_what_it_was_sent_is_noted_unless_its_rate_is_0(rate, told):
+    notes = []
+
+    def vain(method, f):
+        model = loaded(method, f)
+        steps = torch.optim.SGD(model.parameters(), rate)
+        method.begin(model, steps)
+        LOSS(model(f._inputs), f._targets).backward()
+        steps.step()
+        notes.append(method.notes)
+        return method.start
+
+    by_loops(FedAvg(), problem(torch.float64), 1, vain, TorchTraining)
+    assert {*notes[0]} == told
+
+
 CORRECTING = [FedProx(proximal=0.5), Scaffold(), FedDyn(proximal=0.5)]
 
 
