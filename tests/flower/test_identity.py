@@ -128,7 +128,7 @@ def test_who_comes_later_is_for_a_later_run(log):
     options = {"num_clients": 5, "evaluate_every": 1}
     history = avg().start(grid, num_rounds=8, **options).history
     assert set(history["cohort"].tolist()) == {5}
-    told = "client 5 joined after this run began"
+    told = "the run takes 5 clients (num_clients=5), and client 5 is one too many"
     assert any(told in message for message in log.messages)
 
 
