@@ -38,6 +38,7 @@ _LIMIT = re.compile(r"[<>\u2264\u2265]=?\s*[-+]?\d+([.,]\d+)?")
 _PERCENT = re.compile(r"[-+]?\d+([.,]\d+)?\s*%")
 _COMMA = re.compile(r"[+-]?[0-9]*,[0-9]+")
 _WHOLE = re.compile(r"[+-]?[0-9]+")
+_EXPONENT = 50.0  # of an offset that is no logarithm
 LARGEST_NUMBER = 1e45  # 10^10 squares of such numbers sum to less than a server's limit
 _DOMAINS = {  # of transforms
     "log": (0.0, "a number > 0"),
@@ -324,6 +325,11 @@ class Columns:
             remedy = "correct the cell, or the column that offset names in the schema"
             if schema.offset not in {misfit.column for misfit in self.misfits}:
                 self._expect(np.abs(values) <= 1e6, schema.offset, expected, remedy)
+                if schema.family.log_link:
+                    expected = f"an offset up to {_EXPONENT:g}, since it multiplies the outcome by "
+                    expected += "its exponential"
+                    remedy = "if the column is a time or an amount, name it as the exposure"
+                    self._expect(values <= _EXPONENT, schema.offset, expected, remedy)
             total = total + values
         if schema.exposure:
             remedy = "correct the cell, or remove the row: an exposure of 0 allows no count"

@@ -427,10 +427,10 @@ def scales(
     """Find clients whose values seem to be in a different unit.
 
     Their values are a hundred times the others', or a hundredth. Or their mean is six times, or a
-    sixth, and so is their spread within a factor of 2 (months and years), or of 3 in skewed
-    columns, whose spreads have large errors. Logarithms then have means that differ by log 6 and
-    spreads within a factor of 2. Or the means are far apart compared with both spreads (Fahrenheit
-    and Celsius).
+    sixth, and their spread differs by that within a factor of 2 (months and years), or of 3 in
+    skewed columns, whose spreads have large errors; or both are six times each other client's, or a
+    sixth. Logarithms then have means that differ by log 6 and spreads within a factor of 2. Or the
+    means are far apart compared with both spreads (Fahrenheit and Celsius).
 
     Parameters
     ----------
@@ -445,6 +445,7 @@ def scales(
         Whether they are outcomes, which may also be changes from a first value at some clients.
     """
     sizes, means, spreads, many = {}, {}, {}, set()
+    of_logs = " of logarithms" if feature.transform in _LOGS else ""
     for name, n, total, square in zip(names, observed, sums, squares, strict=True):
         if n:
             average = means[name] = float(total / n)
@@ -457,7 +458,7 @@ def scales(
     remarks = []
     for name, ratio in _ratios(sizes, many):
         within = ratio * (1 - 1e-9) > 1 / _FACTOR and ratio < _FACTOR * (1 - 1e-9)
-        said, asked = _times_in_words(name, ratio, means), "another unit?"
+        said, asked = _times_in_words(name, ratio, means, of_logs), "another unit?"
         made = _made_from(name, means, spreads) if feature.transform == "none" else None
         if made and (made.sure or not within or _another_unit(name, ratio, means, spreads)):
             said, asked = made.said, made.asked
@@ -499,17 +500,21 @@ def _made_from(name: str, means: dict[str, float], spreads: dict[str, float]) ->
         f"at {name} have the mean {0.0 if abs(mean) < 1e-9 * own else mean:.4g} and the standard "
         f"deviation {own:.3g}, and elsewhere {middle:.4g} and {spread:.3g}"
     )
+    linear = mean * middle > 0 and 1 / _APART < own * middle / (spread * mean) < _APART
     if abs(mean) < _NEAR_0 and 1 / _NEAR_1 < own < _NEAR_1:
         exact = abs(mean) < _EXACT / 3 and abs(own - 1) < _EXACT
         elsewhere = abs(middle) > _NEAR_0 or not 1 / _NEAR_1 < spread < _NEAR_1
         far = abs(middle - mean) > 3 * (own + spread)
         return _Made(said, "are they standardised there?", far or (exact and elsewhere))
-    if middle > 0 and spread < middle:
+    if middle > 0 and own < abs(mean) and not linear:
         relative = math.sqrt(math.log1p((spread / middle) ** 2))  # of logs, if lognormal
+        center = math.log(middle) - 0.5 * relative**2
         for unit in (1.0, math.log(10.0), math.log(2.0)):
-            near = abs(mean * unit - math.log(middle)) <= _SHIFTED * relative
+            near = abs(mean * unit - center) <= _SHIFTED * relative
             if near and 0.5 < own * unit / relative < 2:
-                return _Made(said, "are they logarithms there?", False)
+                least = min(means[other] for other in others)
+                sure = spread > middle and least >= _ALIKE * abs(mean)  # skewed
+                return _Made(said, "are they logarithms there?", sure)
     return None
 
 
@@ -543,7 +548,7 @@ def _ratios(sizes: dict[str, float], many: set[str]) -> Iterator[tuple[str, floa
         yield name, ratio
 
 
-def _times_in_words(name: str, ratio: float, means: dict[str, float]) -> str:
+def _times_in_words(name: str, ratio: float, means: dict[str, float], of: str = "") -> str:
     """Return how a client's values differ from the others'.
 
     >>> _times_in_words("b", 12.0, {"a": 3.0, "b": 36.0})
@@ -553,8 +558,8 @@ def _times_in_words(name: str, ratio: float, means: dict[str, float]) -> str:
     said = f"{ratio:,{digits}}" if ratio > 1 else f"1/{1 / ratio:,{digits}}"
     elsewhere = np.median([average for other, average in means.items() if other != name])
     return (
-        f"at {name} are about {said} times those of the others (mean {means[name]:.4g}, elsewhere "
-        f"{elsewhere:.4g})"
+        f"at {name} are about {said} times those of the others (mean{of} {means[name]:.4g}, "
+        f"elsewhere {elsewhere:.4g})"
     )
 
 
@@ -751,7 +756,12 @@ def _another_unit(
         apart = max(of_means, 1 / of_means) if of_means > 0 else 0.0
         return apart >= _ALIKE and 1 / 3 < own / (spread * of_means) < 3
     scaled = factor >= _ALIKE and 0.5 < own / (spread * ratio) < 2
-    return scaled or abs(means[name] - mean) > 3 * (own + spread)
+    times = [(means[name] / (means[other] or math.inf), own / spreads[other]) for other in others]
+    both = (
+        min(map(min, times)) >= _ALIKE
+        or 0 < min(map(min, times)) <= max(map(max, times)) <= 1 / _ALIKE
+    )
+    return scaled or both or abs(means[name] - mean) > 3 * (own + spread)
 
 
 def _size(transform: str, own: float, square: float, mean: float) -> float:
@@ -830,9 +840,10 @@ def _categories(
             said = first_few([f"{known[j]!r} ({number_of(own[j], 'row')})" for j in alone])
             absent = [repr(known[j]) for j in np.flatnonzero((own == 0) & elsewhere).tolist()]
             lacks = f", and lacks {first_few(absent)}" if absent else ""
+            spelt = ": another spelling? Its" if len(absent) in (0, len(alone)) else ". Its"
             remarks.append(
-                f"{column}: {names[place]} alone has {said}{lacks}: another spelling? A category "
-                "of one client says nothing of what differs between clients"
+                f"{column}: {names[place]} alone has {said}{lacks}{spelt} effect is known from "
+                f"the rows of {names[place]} alone"
             )
     return remarks
 

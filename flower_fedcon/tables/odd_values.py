@@ -67,6 +67,13 @@ value, leave it out
     for value, _ in codes(values):
         said.add(value)
         yield coded(values, value, where(value), remedy, " at this site")
+    if (points := _thousands(rows)) and not said.issuperset(points):
+        said.update(points)
+        yield (
+            f"{number_of(sum(rows[value] for value in points), 'number')} with three decimals, "
+            f"such as {points[0]:.3f} {where(points[0])}, among whole numbers up to "
+            f"{[*rows][-1]:g}: does the point stand between thousands and hundreds?"
+        )
     for value in _negative_codes(rows) if len(filled) >= _FEW else ():
         yield (
             f"{value:g} {where(value)} is the only negative value: if it stands for a missing "
@@ -97,6 +104,25 @@ value, leave it out
             f"{group[-1]:g} {where(*group)} are far from all others ({rest[0]:g} to {rest[-1]:g}): "
             f"are they in another unit?"
         )
+
+
+def _thousands(rows: Mapping[float, int]) -> list[float]:
+    """Return the values from 1 to 10 that seem to be thousands with a point; see `odd_values`.
+
+    All other numbers are whole, and go far beyond, and of these nearly all need three decimals.
+
+    >>> _thousands({float(days): 1 for days in range(8, 999, 9)}
+    ...            | {days / 1000: 1 for days in (1002, 1431, 1650, 2034, 2659)})
+    [1.002, 1.431, 1.65, 2.034, 2.659]
+    """
+    broken = [value for value in rows if value != round(value)]
+    whole = [value for value in rows if value == round(value)]
+    three = [value for value in broken if round(100 * value, 6) != round(100 * value)]
+    exact = all(round(1000 * value, 6) == round(1000 * value) for value in broken)
+    fit = len(broken) >= _EITHER <= len(whole) and exact and len(three) >= 0.6 * len(broken)
+    if not fit or min(broken) < 1 or max(broken) >= 10 or not 500 <= max(whole) < 1000:
+        return []
+    return sorted(broken)
 
 
 def slipped(values: Array, factor: float, places: Array, where: str) -> str:

@@ -11,6 +11,7 @@ from flower_fedcon.tables import Schema
 from flower_fedcon.tables.builders import tables
 from flower_fedcon.tables.conspicuous import in_another_unit
 from flower_fedcon.tables.misplaced import misplaced
+from flower_fedcon.tables.odd_values import odd_values
 from flower_fedcon.tables.site_rows import SiteRows
 
 AGES = [np.random.default_rng(k).normal(55, 12, 80).round() for k in range(3)]
@@ -34,6 +35,30 @@ def test_the_form_of_a_column_is_named(form):
     assert said.startswith("column 'age': values at b ")
     assert said.endswith(asked)
     assert "e-1" not in said  # a mean of 0, not of rounding
+
+
+@pytest.mark.parametrize(("form", "asked"), [
+    (np.log1p, "are they logarithms there?"), (lambda x: x, None), (lambda x: x / 7, "unit?"),
+])  # fmt: skip
+def test_the_form_of_skewed_numbers_is_named(form, asked):
+    a, b, c = (np.random.default_rng(k).lognormal(3.5, 1.3, 200).round() for k in range(3))
+    said = in_another_unit("pgr", ["a", "b", "c"], [a, form(b), c])
+    assert [line.endswith(asked) for line in said] == [True] if asked else said == []
+
+
+def test_sizes_of_which_mean_and_spread_are_smaller_unlike_are_in_another_unit():
+    a, b, c = (np.random.default_rng(k).normal(400, 60, 80) for k in range(3))
+    (said,) = in_another_unit("size", ["a", "b", "c"], [a, 30 + (b - 400) / 300, c])
+    assert "values at b" in said
+    assert said.endswith("another unit?")
+
+
+def test_points_between_thousands_and_hundreds_are_asked_about():
+    days = np.random.default_rng(0).integers(8, 2660, 200).astype(float)
+    (said,) = odd_values(np.where(days < 1000, days, days / 1000), np.arange(1, 201), "")
+    assert "does the point stand between thousands and hundreds?" in said
+    assert not [*odd_values(days, np.arange(1, 201), "")]
+    assert not [*odd_values(days / 1000, np.arange(1, 201), "")]
 
 
 @pytest.mark.parametrize(("born", "said"), [

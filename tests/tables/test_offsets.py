@@ -90,6 +90,14 @@ def test_rows_to_predict_for_need_the_offset(data, tmp_path):
         load_model(tmp_path / "run").predict(data[COLUMNS])
 
 
+def test_an_exposure_is_no_offset(data, tmp_path):
+    """Days as the offset multiply counts by exp(days)."""
+    d = data[:300].assign(days=365.0 * data["years"])
+    with pytest.raises(DataError, match=r"'days'.*an offset up to 50.*name it as the exposure"):
+        tables(data=deal(tmp_path, d, [slice(0, 300)]), schema=schema_of("poisson", offset="days"))
+    tables(data=deal(tmp_path, d, [slice(0, 300)]), schema=schema_of("squared", offset="days"))
+
+
 @pytest.mark.parametrize("loss", ["poisson", "negative_binomial"])
 def test_quality_on_rows_held_out_counts_the_offset(data, tmp_path, loss):
     parts = [slice(0, 700), slice(700, 1500), slice(1500, None)]

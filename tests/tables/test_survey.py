@@ -164,7 +164,7 @@ def test_a_category_of_one_client_beside_common_ones_stands_out(tmp_path, run_co
     rows = {site: [(own[i % 3], ("no", "yes")[i % 2]) for i in range(12)]
             for site, own in marks.items()}  # fmt: skip
     said = check_of(tmp_path, run_command, kind, rows)
-    assert "column 'smoking': b alone has 'smokes' (4 rows), and lacks 'former'" in said
+    assert "b alone has 'smokes' (4 rows), and lacks 'former': another spelling?" in said
     rows["b"] = rows["a"][1:] + rows["a"][:1]
     assert "alone has" not in check_of(tmp_path, run_command, kind, rows)
     rows["c"][0] = ("past", "yes")
