@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from fake_grid import FakeGrid, on_grid
+from flwr.clientapp import ClientApp
 from loops import by_loops
 from pages import blocks
 from problems import HALF, q6
@@ -278,7 +279,9 @@ def test_parameters_in_a_tree():
     names["rows"] = lambda context: (lines[k := context.node_config["partition-id"]].X, lines[k].y)
     exec(blocks("python", "docs/training_loops.md")[2], names)
     start = [np.zeros((), np.float32), np.zeros(3, np.float32)]  # b, w
-    grid = FakeGrid(lines, make=lambda load: names["app"])
+    app = ClientApp()
+    app.train()(names["train"])
+    grid = FakeGrid(lines, make=lambda load: app)
     found = Scaffold().start(grid, start, 2, evaluate_every=0).history.x
     x, variates = np.zeros(4), np.zeros((3, 4))
     for _ in range(2):
