@@ -23,18 +23,20 @@ from flower_fedcon.tables import Preparation, Schema, Table, read_table
 from flower_fedcon.tables.agreeing import STAGES, Preparing
 from flower_fedcon.tables.conspicuous import check_comparable
 from flower_fedcon.tables.dealing import dealt_out
-from flower_fedcon.tables.misplaced import misplaced
-from flower_fedcon.tables.near_copies import near_copies
 from flower_fedcon.tables.noisy_sums import PrivateTable
-from flower_fedcon.tables.odd_clusters import odd_clusters
 from flower_fedcon.tables.odd_values import odd_across
 from flower_fedcon.tables.read import SAID, log_notes, read_clients
-from flower_fedcon.tables.repeated_rows import same_rows
 from flower_fedcon.tables.schema import COMMON, RANDOM
 from flower_fedcon.tables.statistics.estimates import DEBIASED
 from flower_fedcon.tables.statistics.heterogeneity import check_heterogeneity
 from flower_fedcon.tables.statistics.site_sums import METHODS
-from flower_fedcon.tables.survey import codes_as_numbers, collinear, scales_of_outcomes, two_values
+from flower_fedcon.tables.survey import (
+    codes_as_numbers,
+    collinear,
+    rows_beside_others,
+    scales_of_outcomes,
+    two_values,
+)
 from flower_fedcon.tables.turned_round import turned_round
 from flower_fedcon.validation import Array, choice, count, nonnegative
 
@@ -245,10 +247,7 @@ def prepared_problem(
             *two_values(clients),
             *codes_as_numbers(clients),
             *turned_round(names, clients, preparation),
-            *misplaced(names, clients),
-            *near_copies(names, clients),
-            *odd_clusters(names, clients),
-            *same_rows(names, clients),
+            *rows_beside_others(names, clients),
             *collinear(clients, preparation, work=_WORK),
         )
         for line in more:

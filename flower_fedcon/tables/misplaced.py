@@ -102,6 +102,8 @@ def carried(
     ...              [groups, groups]))  # doctest: +ELLIPSIS
     ['6 of the 6 clusters of b end with 3 rows or more of one value, and 0 of 6 ...']
     """
+    from scipy.stats import binom
+
     runs = [_runs(values, own) for values, own in zip(each, clusters, strict=True)]
     for k, name in enumerate(names):
         rest = np.concatenate([*runs[:k], *runs[k + 1 :]])
@@ -110,7 +112,7 @@ def carried(
         if found < _LEAST or of < _LEAST or rest[:, 1].mean() < _VARIES:
             continue
         share = (elsewhere + 1) / (of + 2)
-        if _tail(found, whole, share) < _CHANCE:
+        if binom.sf(found - 1, whole, share) < _CHANCE:
             yield (
                 f"{found} of the {whole} clusters of {name} end with {_RUN} rows or more of one "
                 f"value, and {elsewhere} of {of} elsewhere: is it carried forward?"
@@ -142,13 +144,6 @@ def _runs(values: Array, clusters: Array) -> Array:
     ends = np.flatnonzero(same)
     first = ends[np.unique(values[last[ends]], return_index=True)[1]]
     return np.column_stack([np.isin(np.arange(len(rows)), first), distinct / rows])
-
-
-def _tail(found: int, whole: int, share: float) -> float:
-    """Return the chance of so many of the whole, or more, for a share of each."""
-    return math.fsum(
-        math.comb(whole, k) * share**k * (1 - share) ** (whole - k) for k in range(found, whole + 1)
-    )
 
 
 def shifted(names: Sequence[str], columns: Sequence[str], each: Sequence[Array]) -> Iterator[str]:

@@ -210,10 +210,8 @@ def turned_by_sums(
                 gains[k] = -math.inf
                 continue
             elsewhere = float(n[rest] @ share[rest] / n[rest].sum())
-            own, other = _logit(shares[k], rows[k]), _logit(elsewhere, float(n[rest].sum()))
-            gains[k] -= 2.0 * own * other / (1.0 + 1.0 / rest.sum())
-            if not may_be_turned(shares[k], rows[k], elsewhere):
-                gains[k] = -math.inf
+            others = float(n[rest].sum())
+            gains[k] += of_shares(shares[k], rows[k], elsewhere, others, int(rest.sum()))
         best = int(np.argmax(gains))
         if not gains[best] > evidence:
             break
@@ -262,6 +260,16 @@ def h_and_J(sums: Sequence[SiteSums], sizes: Array) -> list[tuple[Array, Array]]
         solved = np.linalg.solve(np.eye(len(sizes)) + TAU**2 * scaled, both)
         found.append((solved[:, 0], solved[:, 1:]))
     return found
+
+
+def of_shares(share: float, rows: float, elsewhere: float, others: float, clients: int) -> float:
+    """Return the evidence in a client's share of events beside that in other clients' rows.
+
+    It is -inf if the share, turned round, is farther from that elsewhere.
+    """
+    if not may_be_turned(share, rows, elsewhere):
+        return -math.inf
+    return -2.0 * _logit(share, rows) * _logit(elsewhere, others) / (1.0 + 1.0 / clients)
 
 
 def may_be_turned(share: float, rows: float, elsewhere: float) -> bool:

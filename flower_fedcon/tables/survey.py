@@ -39,6 +39,7 @@ from flower_fedcon.tables.preparation import Preparation, agree, conclude
 from flower_fedcon.tables.repeated_rows import same_rows
 from flower_fedcon.tables.row_weights import SAMPLING, asks_for_kind
 from flower_fedcon.tables.schema import Schema
+from flower_fedcon.tables.site_rows import SiteRows
 from flower_fedcon.tables.small_cells import effective_rows
 from flower_fedcon.tables.table import SPREAD, SUMMARY, Table
 from flower_fedcon.tables.turned_round import turned_round
@@ -148,10 +149,7 @@ def survey(clients: Sequence[Client], least: int = 1) -> Survey:
     findings += _too_rare(clients, least)
     findings += _decided(clients)
     findings += _separating(clients)
-    findings += misplaced(names, [client.table for client in clients])
-    findings += near_copies(names, [client.table for client in clients])
-    findings += odd_clusters(names, [client.table for client in clients])
-    findings += same_rows([c.name for c in clients], [c.table for c in clients])
+    findings += rows_beside_others(names, [client.table for client in clients])
     refusals = []
     try:
         check_outcomes(schema, told)
@@ -272,6 +270,19 @@ def scales_of_outcomes(names: Sequence[str], tables: Sequence[Table]) -> Iterato
         yield from counts_left_out(schema.target, names, counts, exposures)
     elif not schema.family.labelled:
         yield from even_outcomes(schema.target, names, outcomes[schema.target])
+
+
+def rows_beside_others(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[str]:
+    """Yield remarks on clients' rows that only the other clients' rows show.
+
+    Parameters
+    ----------
+    names : sequence of str
+    tables : sequence of SiteRows
+        Rows of one schema.
+    """
+    for check in (misplaced, near_copies, odd_clusters, same_rows):
+        yield from check(names, tables)
 
 
 def heavy_rows(names: Sequence[str], tables: Sequence[Table]) -> Iterator[str]:

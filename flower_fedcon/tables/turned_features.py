@@ -32,7 +32,7 @@ from flower_fedcon.tables.opposite_effects import (
     Rows,
     SiteSums,
     h_and_J,
-    may_be_turned,
+    of_shares,
     sizes_of,
     sums_of,
 )
@@ -179,10 +179,7 @@ def _by_shares(rows: Array, k: int, rest: Array) -> float:
     (own, other) = (float(one[0]) for one in pairs)
     if min(rows[k]) < 1 or min(elsewhere) < 1:
         return -math.inf
-    if not may_be_turned(own, float(rows[k].sum()), other):
-        return -math.inf
-    logits = [math.log(one / (1.0 - one)) for one in (own, other)]
-    return -2.0 * logits[0] * logits[1] / (1.0 + 1.0 / float(rest.sum()))
+    return of_shares(own, float(rows[k].sum()), other, float(elsewhere.sum()), int(rest.sum()))
 
 
 def _in_words(

@@ -355,7 +355,7 @@ class LoopCorrection:
         layers = zip(self._parts, gradients, model, strict=True)
         corrected = [part.add_to(g, x) for part, g, x in layers]
         if self.steps == 1:
-            self.pulled = any(bool((g != 0).any()) for g in corrected)
+            self.pulled = any(bool(g.any()) for g in corrected)
         return corrected
 
     def close(self) -> None:

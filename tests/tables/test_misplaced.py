@@ -10,7 +10,7 @@ from test_slips import SCHEMA, patients, said_of
 from flower_fedcon.tables import Schema
 from flower_fedcon.tables.builders import tables
 from flower_fedcon.tables.conspicuous import in_another_unit
-from flower_fedcon.tables.misplaced import misplaced
+from flower_fedcon.tables.misplaced import carried, misplaced
 from flower_fedcon.tables.odd_values import odd_values
 from flower_fedcon.tables.site_rows import SiteRows
 
@@ -35,6 +35,14 @@ def test_the_form_of_a_column_is_named(form):
     assert said.startswith("column 'age': values at b ")
     assert said.endswith(asked)
     assert "e-1" not in said  # a mean of 0, not of rounding
+
+
+def test_values_carried_forward_in_thousands_of_clusters():
+    clusters, values = np.repeat(np.arange(3000), 5), np.random.default_rng(0).normal(size=15_000)
+    held = values.reshape(-1, 5).copy()
+    held[::4, 3:] = held[::4, 2:3]
+    (said,) = carried("ab", [values, held.ravel()], [clusters, clusters])
+    assert said.startswith("750 of the 3000 clusters of b end with 3 rows or more of one value")
 
 
 @pytest.mark.parametrize(("form", "asked"), [
