@@ -1,4 +1,4 @@
-"""Clients of tables whose outcomes seem to be coded the other way round.
+"""Clients of tables whose outcomes, or other columns, seem to be coded the other way round.
 
 Rows in one process show it by their effects (`flower_fedcon.tables.opposite_effects`). On nodes
 the sums for standard errors do (`flower_fedcon.tables.ending.final_signs`), or held-out rows, if a
@@ -18,6 +18,7 @@ from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.tables.row_weights import as_rows
 from flower_fedcon.tables.site_rows import SiteRows
 from flower_fedcon.tables.turned_features import turned_feature
+from flower_fedcon.tables.unlike_relations import columns_of, moved, unlike_relations
 from flower_fedcon.validation import Array
 
 OPPOSITE = -4.0
@@ -28,10 +29,10 @@ _FAR = 0.4  # between shares of events: nearer ones are opposite by chance, abou
 def turned_round(
     names: Sequence[str], tables: Sequence[SiteRows], preparation: Preparation
 ) -> Iterator[str]:
-    """Yield a remark on the clients whose outcomes seem to be coded the other way round.
+    """Yield a remark on the clients whose outcomes, or other columns, seem to be turned round.
 
-    See `opposite_effects`. Events of times are also told by shares, if times are alike; see
-    `_opposite_shares`.
+    Columns are also compared with each other, first for rows that are off (`unlike_relations`).
+    Events of times are also told by shares, if times are alike; see `_opposite_shares`.
 
     Parameters
     ----------
@@ -40,36 +41,49 @@ def turned_round(
         Tables of one schema, with `matrix` of a preparation.
     preparation : Preparation
     """
-    schema = tables[0].schema
-    numbers = schema.family.link is IDENTITY and not (schema.family.labelled or schema.event)
-    ordered = schema.family.binary or schema.event or schema.levels
-    if not (ordered or numbers) or len(tables) < 2 or preparation.width:
+    if len(tables) < 2:
         return
-    rows: list[Rows] = []
-    clusters: list[Array] = []
-    for table in tables:
-        A = table.matrix(preparation)[table.training_rows]  # type: ignore[attr-defined]
-        if not isinstance(A, np.ndarray):
-            return
-        weights = None
-        if table.weights is not None:
-            weights = as_rows(table.weights[table.training_rows], schema.weight_kind)
-        if numbers and table.clusters is not None:
-            clusters.append(table.clusters[table.training_rows])
-        rows.append((A, table.outcome[table.training_rows], weights))
-    levels = 0 if numbers else len(schema.levels) or 2
-    said = turned_in_rows(names, rows, levels, clusters)
-    said = said or turned_feature(names, rows, levels, clusters, preparation)
+    schema = tables[0].schema
+    made = _model_rows(tables, preparation)
+    about = columns_of(tables)
+    said = [*moved(names, about)] if about else []
+    said = said or (turned_in_rows(names, *made) if made else [])
+    said = said or (turned_feature(names, *made, preparation) if made else [])
+    said = said or ([*unlike_relations(names, about)] if about else [])
     yield from said
-    if not said and schema.event:
+    if made and schema.event and not said:
         times = [table.targets[table.training_rows, 0] for table in tables]
-        events = [y for _, y, _ in rows]
+        events = [y for _, y, _ in made[0]]
         for k in _opposite_shares(times, events):
             rest = float(np.concatenate([y for j, y in enumerate(events) if j != k]).mean())
             yield (
                 f"{events[k].mean():.0%} of the rows of {names[k]} have an event, and {rest:.0%} "
                 f"elsewhere, with times alike: are events {CODED} there?"
             )
+
+
+def _model_rows(
+    tables: Sequence[SiteRows], preparation: Preparation
+) -> tuple[list[Rows], int, list[Array]] | None:
+    """Return what `turned_in_rows` takes; None of outcomes without an order, or sparse columns."""
+    schema = tables[0].schema
+    numbers = schema.family.link is IDENTITY and not (schema.family.labelled or schema.event)
+    ordered = schema.family.binary or schema.event or schema.levels
+    if not (ordered or numbers) or preparation.width:
+        return None
+    rows: list[Rows] = []
+    clusters: list[Array] = []
+    for table in tables:
+        A = table.matrix(preparation)[table.training_rows]  # type: ignore[attr-defined]
+        if not isinstance(A, np.ndarray):
+            return None
+        weights = None
+        if table.weights is not None:
+            weights = as_rows(table.weights[table.training_rows], schema.weight_kind)
+        if numbers and table.clusters is not None:
+            clusters.append(table.clusters[table.training_rows])
+        rows.append((A, table.outcome[table.training_rows], weights))
+    return rows, 0 if numbers else len(schema.levels) or 2, clusters
 
 
 def _opposite_shares(times: Sequence[Array], events: Sequence[Array]) -> list[int]:

@@ -1,0 +1,98 @@
+"""Columns that at one site go otherwise with the others: turned, exchanged, or of other rows."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from tabular import deal, numeric, run
+
+from flower_fedcon.tables import Schema
+from flower_fedcon.tables.builders import tables
+from flower_fedcon.tables.site_rows import SiteRows
+from flower_fedcon.tables.unlike_relations import (
+    Change,
+    _changes,
+    _Predictions,
+    columns_of,
+    correlation,
+)
+
+N = 150
+LEVELS = np.array([*"abc"])
+SCHEMA = {"target": "y", "features": numeric("age", "size", "width", grade="categorical")}
+
+
+def patients(site: int) -> dict[str, np.ndarray]:
+    """Columns of which each goes with the others; sizes and widths have one range."""
+    rng = np.random.default_rng(site)
+    severe, late = rng.normal(size=(2, N))
+    noise = iter(rng.normal(size=(5, N)))
+    return {
+        "age": (60 + 9 * late + 5 * next(noise)).round(),
+        "size": (40 + 8 * severe + 5 * next(noise)).round(1),
+        "width": (40 + 8 * late + 5 * next(noise)).round(1),
+        "grade": LEVELS[np.digitize(severe + 0.5 * next(noise), [-0.5, 0.5])],
+        "y": (severe - late + next(noise)).round(3),
+    }
+
+
+MESSES = {  # what site s1 does to its columns, and what is said
+    "as it is": ({}, ""),
+    "born": ({"age": lambda d: 1990 - d["age"]}, "column 'age': what the other columns predict of "
+             "it has the opposite sign at s1 (correlation -0."),
+    "turned over": ({"size": lambda d: 1000 / d["size"]}, "column 'size': what the other columns "),
+    "grades": ({"grade": lambda d: LEVELS[::-1][np.searchsorted(LEVELS, d["grade"])]},
+               "are 'a' and 'c' exchanged there?"),
+    "headers": ({"size": lambda d: d["width"], "width": lambda d: d["size"]}, "columns 'size' and "
+                "'width': what the other columns predict of their difference has the opposite"),
+    "a wrong key": ({"age": lambda d: np.random.default_rng(9).permutation(d["age"])},
+                    "column 'age': the other columns predict it elsewhere, and not at s1 (corr"),
+    "another unit": ({"age": lambda d: 12 * d["age"]}, ""),
+    "logarithms": ({"size": lambda d: np.log(d["size"])}, ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mess", MESSES)
+def test_a_column_that_goes_otherwise_with_the_others_is_named(mess, tmp_path):
+    """Once, in the report of a run in this process; a form or unit changes no relation."""
+    change, words = MESSES[mess]
+    frames = [patients(site) for site in range(3)]
+    frames[1] |= {name: made(frames[1]) for name, made in change.items()}
+    whole = {name: np.concatenate([own[name] for own in frames]) for name in frames[0]}
+    data = deal(tmp_path, pd.DataFrame(whole), [range(k * N, (k + 1) * N) for k in range(3)], "s")
+    report = " ".join(run(tables(data=data, schema=SCHEMA), 2).report.text.split())
+    assert words in report
+    assert report.count("other columns") == bool(words)
+
+
+def sites(count: int) -> list[SiteRows]:
+    schema = Schema.load(SCHEMA)
+    return [
+        SiteRows("", schema, own["y"], None,
+                 np.column_stack([own["age"], own["size"], own["width"]]), own["grade"][:, None])
+        for own in map(patients, range(count))
+    ]  # fmt: skip
+
+
+def test_predictions_are_least_squares_of_the_other_sites_ranks():
+    """By NumPy; the ridge of a thousandth moves them a little."""
+    about = columns_of(sites(3))
+    covariances = [own.T @ own / len(own) for own in about.each]
+    predicted = _Predictions.of(about, covariances, 1)
+    others = np.concatenate([about.each[0], about.each[2]])
+    changes: list[Change] = [*_changes(about)]
+    assert len(changes) == 4 + 3 + 3  # numbers with the outcome; pairs of levels, and of features
+    for change in changes:
+        prediction = predicted.prediction(about, change)
+        outside = np.concatenate([p for j, p in enumerate(about.places) if j not in change.columns])
+        target = others @ change.weights
+        fit = others[:, outside] @ np.linalg.lstsq(others[:, outside], target, rcond=None)[0]
+        np.testing.assert_allclose(others @ prediction, fit, atol=0.03)
+        r = correlation(predicted.covariance, change.weights, prediction)
+        assert r == pytest.approx(np.corrcoef(target, fit)[0, 1], abs=1e-3)
+        there = predicted.elsewhere(change, prediction)
+        adjusted = 1 - (1 - r * r) * 2 * N / (2 * N - len(prediction))
+        assert there == pytest.approx(math.sqrt(max(0, adjusted)))
