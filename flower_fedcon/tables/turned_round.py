@@ -48,8 +48,8 @@ def turned_round(
     about = columns_of(tables)
     said = [*moved(names, about)] if about else []
     said = said or (turned_in_rows(names, *made) if made else [])
-    said = said or (turned_feature(names, *made, preparation) if made else [])
     said = said or ([*unlike_relations(names, about)] if about else [])
+    said = said or (turned_feature(names, *made, preparation) if made else [])
     yield from said
     if made and schema.event and not said:
         times = [table.targets[table.training_rows, 0] for table in tables]
