@@ -128,7 +128,11 @@ def turned_feature(
 
 
 def turned_by_feature(
-    names: Sequence[str], sums: Sequence[SiteSums], shares: Sequence[Array], about: Coordinates
+    names: Sequence[str],
+    sums: Sequence[SiteSums],
+    shares: Sequence[Array],
+    about: Coordinates,
+    evidence: float = EVIDENCE,
 ) -> list[str]:
     """Return the remark of `turned_feature`, by the clients' sums and shares of levels."""
     changes = [*about.changes()]
@@ -140,7 +144,7 @@ def turned_by_feature(
     own = h_and_J(sums, sizes)
     h, J = (np.sum([one[part] for one in own], axis=0) for part in (0, 1))
     n, told = np.array([one.rows for one in sums]), np.array(shares)
-    before, best = _evidence(h, J), (EVIDENCE, 0, changes[0])
+    before, best = _evidence(h, J), (evidence, 0, changes[0])
     for k, (own_h, own_J) in enumerate(own):
         if n[k] < FEW:
             continue
@@ -152,7 +156,7 @@ def turned_by_feature(
                 gain += min(_by_shares(told[:, change[1]] * n[:, None], k, rest), max(gain, 0.0))
             if gain > best[0]:
                 best = gain, k, change
-    if best[0] <= EVIDENCE:
+    if best[0] <= evidence:
         return []
     return [_in_words(names, best[1], about, *best[2])]
 

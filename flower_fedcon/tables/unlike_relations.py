@@ -17,8 +17,8 @@ and of 1,000 in which they vary by 0.45 of it 32. Of numbers turned round at one
 found, turned over 42 %, exchanged with another 27 %, in the order of other rows 14 %, of exchanged
 levels 9 %, with another column named in 2 %: many tell little of each other. Of R's data sets,
 none of 372 random divisions is remarked upon; of 607 by a factor 15, such as species or an outcome;
-of 372 in the order of rows 46, mostly of panels and numbered rows. A row off and a sorted column are
-said in 1 of these 1,351.
+of 372 in the order of rows 46, mostly of panels and numbered rows. In 1 of these
+1,351 a sorted column is named falsely.
 """
 
 from __future__ import annotations
@@ -37,17 +37,22 @@ from flower_fedcon.validation import Array
 
 TAU = 0.2
 """The standard deviation of atanh r between honest clients, at least."""
+PREDICTED = "the other columns"
+"""By which each remark here is known."""
 TURNED, LOST, OUTCOME = 4.0, 5.0, 7.0
 """In the log likelihood: with more a sign, a loss, and that of an outcome is said.
 
 Of two headers log(pairs of columns) more is asked for, since so many are looked at.
 """
-_FEW = 20  # rows of a client: with fewer nothing is said
+FEW = 20
+"""With fewer rows nothing is said of a client."""
 _EACH = 5  # rows elsewhere for each column that predicts
 _LEVELS = 10  # categories: with more a column predicts no other
-_VARYING = 10  # rows beside the most frequent value, or of each level
+VARYING = 10
+"""Rows beside the most frequent value, or of each level: with fewer a column is not looked at."""
 _LEAST, _TOLD = 0.15, 0.3  # correlations elsewhere from which a sign is told, or a loss
 _NONE, _FOUND = 2.0, 4.0  # standard errors: of no correlation, and of a difference of two
+_AS_GOOD = 2.0  # in the log likelihood: another column that is as evident is named, too
 _SHARE = 0.5  # of the correlation elsewhere: so much comes back with a change
 _MIDDLE = (0.1, 0.9)  # quantiles: between them is the median of a column of the same kind
 _SORTED = 0.25  # different values of the rows: with fewer a file may well be sorted by the column
@@ -55,34 +60,55 @@ _RIDGE = 1e-3
 _CELLS, _WORK = 2e7, 3e8  # cells, and multiplications: of more nothing is sought
 
 
-class Columns(NamedTuple):
-    """The columns of all clients: ranks of numbers, and a column for each level.
+class Rows(NamedTuple):
+    """The rows of all clients.
 
     Parameters
     ----------
-    names : list of str
-        The columns in the files.
-    levels : list of list of str
-        The levels of each, [] for a number.
-    places : list of array of int
-        The columns here of each.
     raw : list of list of array, shape (m,)
-        The values of each number at each client, NaN where one is missing; [] for levels.
-    fixed : set of int
-        Those that are only looked at as a whole: outcomes, whose signs others look at.
+        For each column the values of each client, NaN where one is missing; [] for levels.
     each : list of array, shape (m, d)
         Of each client, with mean 0 there.
     groups : list of array of int, shape (m,)
         Rows that may be alike: of a cluster, or neighbours in the file.
     """
 
-    names: list[str]
-    levels: list[list[str]]
-    places: list[Array]
     raw: list[list[Array]]
-    fixed: set[int]
     each: list[Array]
     groups: list[Array]
+
+
+class Columns(NamedTuple):
+    """The columns of all clients, with one for each level.
+
+    Parameters
+    ----------
+    names : sequence of str
+        The columns in the files.
+    levels : sequence of sequence of str
+        The levels of each, () for a number.
+    places : sequence of array of int
+        The columns here of each.
+    fixed : set of int
+        Those that are only looked at as a whole: outcomes, whose signs others look at.
+    n : array, shape (clients,)
+        Rows, or independent ones.
+    covariances : list of array, shape (d, d)
+        Of the columns at each client; of ranks where rows are known.
+    varying : array, shape (d,)
+        The least number of rows of a client of `FEW` or more in which a column varies.
+    rows : Rows, optional
+        Where they are known.
+    """
+
+    names: Sequence[str]
+    levels: Sequence[Sequence[str]]
+    places: Sequence[Array]
+    fixed: set[int]
+    n: Array
+    covariances: list[Array]
+    varying: Array
+    rows: Rows | None = None
 
 
 class Change(NamedTuple):
@@ -103,21 +129,26 @@ class Found(NamedTuple):
     there: float
 
 
-def unlike_relations(names: Sequence[str], about: Columns) -> Iterator[str]:
+def unlike_relations(names: Sequence[str], about: Columns, evidence: float = 0.0) -> Iterator[str]:
     """Yield remarks on the clients at which a column goes otherwise with the others, one for each.
 
     Parameters
     ----------
     names : sequence of str
     about : Columns
+    evidence : float
+        How much more is asked for than from rows.
     """
-    covariances = [own.T @ own / len(own) for own in about.each]
-    counts = np.array([_counts(own) for own in about.each])
+    each = []
     for k in range(len(names)):
-        predicted = _Predictions.of(about, covariances, k)
-        if predicted is not None:
-            for found in _best(about, covariances, counts, predicted):
-                yield _in_words(names, k, about, found)
+        predicted = _Predictions.of(about, k)
+        every = _evident(about, predicted) if predicted is not None else []
+        if every and every[0].evidence > evidence:
+            each.append((every[0].evidence, k, every))
+    if len(names) == 2:
+        each = [max(each)] if each else []  # of two both are named
+    for _, k, every in each:
+        yield _in_words(names, k, about, *every)
 
 
 def moved(names: Sequence[str], about: Columns) -> Iterator[str]:
@@ -127,12 +158,12 @@ def moved(names: Sequence[str], about: Columns) -> Iterator[str]:
     ----------
     names : sequence of str
     about : Columns
+        With rows.
     """
-    covariances = [own.T @ own / len(own) for own in about.each]
     for k, name in enumerate(names):
-        predicted = _Predictions.of(about, covariances, k)
-        if predicted is not None:
-            yield from _moved(name, about, predicted)
+        predicted = _Predictions.of(about, k)
+        if predicted is not None and about.rows is not None:
+            yield from _moved(name, about, about.rows, predicted)
 
 
 # --- columns -------------------------------------------------------------------------------------
@@ -144,16 +175,17 @@ def columns_of(tables: Sequence[SiteRows]) -> Columns | None:
     cells = sum(len(table.targets) for table in tables) * len(schema.columns)
     if len(tables) < 2 or schema.sparse or cells > _CELLS:
         return None
-    about = Columns([], [], [], [], set(), [], [])
+    called, marked, fixed = list[str](), list[Sequence[str]](), set[int]()
+    places, raw = list[Array](), list[list[Array]]()
     parts = [list[Array]() for _ in tables]
 
     def add(name: str, values: Sequence[Array], levels: Sequence[str] = ()) -> None:
         made = values if levels else [_ranks(own)[:, None] for own in values]
         start = sum(part.shape[1] for part in parts[0])
-        about.names.append(name)
-        about.levels.append([*levels])
-        about.places.append(np.arange(start, start + made[0].shape[1]))
-        about.raw.append([] if levels else [*values])
+        called.append(name)
+        marked.append(levels)
+        places.append(np.arange(start, start + made[0].shape[1]))
+        raw.append([] if levels else [*values])
         for part, own in zip(parts, made, strict=True):
             part.append(own)
 
@@ -169,18 +201,22 @@ def columns_of(tables: Sequence[SiteRows]) -> Columns | None:
     if tables[0].offset is not None:
         add(schema.exposure or schema.offset, [np.asarray(table.offset) for table in tables])
     if not schema.family.several:
-        about.fixed.add(len(about.names))
+        fixed.add(len(called))
         add(schema.target, [_outcome(table) for table in tables])
-    for table, part in zip(tables, parts, strict=True):
-        own = np.concatenate(part, axis=1)
-        about.each.append(own - own.mean(axis=0))
-        m = len(own)
-        about.groups.append(
-            np.arange(m) // max(1, math.isqrt(m))
-            if table.clusters is None
-            else np.unique(table.clusters, return_inverse=True)[1]
-        )
-    return about
+    each = [np.concatenate(part, axis=1) for part in parts]
+    each = [own - own.mean(axis=0) for own in each]
+    groups = [
+        np.arange(len(own)) // max(1, math.isqrt(len(own)))
+        if table.clusters is None
+        else np.unique(table.clusters, return_inverse=True)[1]
+        for table, own in zip(tables, each, strict=True)
+    ]
+    varying = [_varying(own) for own in each if len(own) >= FEW]
+    return Columns(
+        called, marked, places, fixed, np.array([float(len(own)) for own in each]),
+        [own.T @ own / len(own) for own in each], np.min(varying or [np.zeros(0)], axis=0),
+        Rows(raw, each, groups),
+    )  # fmt: skip
 
 
 def _outcome(table: SiteRows) -> Array:
@@ -213,13 +249,13 @@ def _ranks(values: Array) -> Array:
     return ranks
 
 
-def _counts(own: Array) -> Array:
+def _varying(own: Array) -> Array:
     """Return for each column the rows beside those of its most frequent value."""
     return np.array([len(x) - np.unique(x, return_counts=True)[1].max(initial=0) for x in own.T])
 
 
 def _changes(about: Columns) -> Iterator[Change]:
-    d = about.each[0].shape[1]
+    d = len(about.covariances[0])
 
     def of(columns: Sequence[int], up: int, down: int | None = None, *levels: str) -> Change:
         weights = np.zeros(d)
@@ -235,13 +271,14 @@ def _changes(about: Columns) -> Iterator[Change]:
             yield of([k], first)
         for a, b in combinations(range(len(levels)), 2):
             yield of([k], first + a, first + b, levels[a], levels[b])
-    for i, k in combinations([k for k in numbers if k not in about.fixed], 2):
+    free = [k for k in numbers if k not in about.fixed and about.rows is not None]
+    for i, k in combinations(free, 2):
         yield of([i, k], int(about.places[i][0]), int(about.places[k][0]))
 
 
 def _looked_at(about: Columns) -> list[Change]:
     """Return the changes, without those of headers, or none, if they are too many."""
-    changes, most = [*_changes(about)], _WORK / (len(about.each) * about.each[0].shape[1] ** 2)
+    changes, most = [*_changes(about)], _WORK / (len(about.n) * len(about.covariances[0]) ** 2)
     if len(changes) > most:
         changes = [one for one in changes if len(one.columns) == 1]
     return changes if len(changes) <= most else []
@@ -269,13 +306,13 @@ class _Predictions(NamedTuple):
     shrunk: float
 
     @classmethod
-    def of(cls, about: Columns, covariances: Sequence[Array], k: int) -> _Predictions | None:
+    def of(cls, about: Columns, k: int) -> _Predictions | None:
         """Return the predictions for a client; None with too few rows there or elsewhere."""
-        n = np.array([len(own) for own in about.each], dtype=float)
-        d, others = len(covariances[0]), float(n.sum() - n[k])
-        if n[k] < _FEW or others < max(_FEW, _EACH * d):
+        n, d = about.n, len(about.covariances[0])
+        others = float(n.sum() - n[k])
+        if n[k] < FEW or others < max(FEW, _EACH * d):
             return None
-        rest = [m * C for j, (m, C) in enumerate(zip(n, covariances, strict=True)) if j != k]
+        rest = [m * C for j, (m, C) in enumerate(zip(n, about.covariances, strict=True)) if j != k]
         covariance = np.sum(rest, axis=0) / others
         precision = np.linalg.inv(covariance + _RIDGE * np.eye(d))
         return cls(k, covariance, precision, others / (others - d))
@@ -307,26 +344,22 @@ def correlation(covariance: Array, a: Array, b: Array) -> float:
     return max(-0.999, min(0.999, float(a @ covariance @ b) / size)) if size > 1e-12 else 0.0
 
 
-def _best(
-    about: Columns, covariances: Sequence[Array], counts: Array, predicted: _Predictions
-) -> list[Found]:
-    """Return the change at a client that is most evident, if one is."""
+def _evident(about: Columns, predicted: _Predictions) -> list[Found]:
+    """Return the changes at a client that are evident, first the one that is most so."""
     k, changes = predicted.k, _looked_at(about)
     pairs = sum(len(one.columns) > 1 for one in changes)
-    large = np.array([len(own) >= _FEW for own in about.each])
-    best: list[Found] = []
+    every: list[Found] = []
     for change in changes:
-        if counts[large][:, change.weights != 0].min() < _VARYING:
+        if about.varying[change.weights != 0].min() < VARYING:
             continue
         prediction = predicted.prediction(about, change)
         there = predicted.elsewhere(change, prediction)
-        here = correlation(covariances[k], change.weights, prediction)
+        here = correlation(about.covariances[k], change.weights, prediction)
         if there < _LEAST or abs(here - there) < there / 2:
             continue
         found = _evidence(about, k, change, prediction, here, there, pairs)
-        if found and (not best or found.evidence > best[0].evidence):
-            best = [found]
-    return best
+        every += [found] if found else []
+    return sorted(every, key=lambda one: -one.evidence)
 
 
 def _evidence(
@@ -334,7 +367,7 @@ def _evidence(
 ) -> Found | None:
     """Return what is said of a change, None if that is nothing."""
     z, error = _atanh(about, k, change, prediction)
-    rest = [j for j, own in enumerate(about.each) if j != k and len(own) >= _FEW]
+    rest = [j for j, n in enumerate(about.n.tolist()) if j != k and n >= FEW]
     expected, among = math.atanh(there), 3 * TAU**2
     if len(rest) > 1:
         others, errors = np.array([_atanh(about, j, change, prediction) for j in rest]).T
@@ -349,7 +382,7 @@ def _evidence(
     turned, lost = -math.inf, -math.inf
     if change.columns[0] not in about.fixed and -z > expected * _SHARE:
         turned = -2 * z * expected / whole - TURNED - (0 if single else math.log(pairs))
-        if not (single or _exchangeable(about, k, change)):
+        if not (single or (about.rows and _exchangeable(about.rows, k, change))):
             turned = -math.inf
     several = len(rest) > 1  # of two clients nobody knows which one is as it should be
     if several and single and number and there > _TOLD and z * z < _NONE**2 * error:
@@ -365,7 +398,10 @@ def _atanh(about: Columns, k: int, change: Change, prediction: Array) -> tuple[f
     These are fewer by 1 + (m - 1) b_u b_v, with m the mean size of a group of rows that may be
     alike, and b the shares of the variances of both that lie between groups.
     """
-    own, groups = about.each[k], about.groups[k]
+    if about.rows is None:
+        r = correlation(about.covariances[k], change.weights, prediction)
+        return math.atanh(r), 1 / max(float(about.n[k]) - 3, 1e-3)
+    own, groups = about.rows.each[k], about.rows.groups[k]
     u, v = (x / max(math.sqrt(float(x @ x) / len(x)), 1e-300) for x in
             (own @ change.weights, own @ prediction))  # fmt: skip
     r = max(-0.999, min(0.999, float(u @ v) / len(u)))
@@ -377,11 +413,11 @@ def _atanh(about: Columns, k: int, change: Change, prediction: Array) -> tuple[f
     return math.atanh(r), max(tails * alike, 1 / max(len(u) / alike - 3, 1e-3))
 
 
-def _exchangeable(about: Columns, k: int, change: Change) -> bool:
+def _exchangeable(rows: Rows, k: int, change: Change) -> bool:
     """Return whether either column's values at a client are like those of the other elsewhere."""
     for column, other in (change.columns, change.columns[::-1]):
-        own = about.raw[column][k]
-        rest = np.concatenate([x for j, x in enumerate(about.raw[other]) if j != k])
+        own = rows.raw[column][k]
+        rest = np.concatenate([x for j, x in enumerate(rows.raw[other]) if j != k])
         low, high = np.nanquantile(rest, _MIDDLE)
         if not low <= np.nanmedian(own) <= high:
             return False
@@ -391,7 +427,7 @@ def _exchangeable(about: Columns, k: int, change: Change) -> bool:
 # --- rows ----------------------------------------------------------------------------------------
 
 
-def _moved(name: str, about: Columns, predicted: _Predictions) -> Iterator[str]:
+def _moved(name: str, about: Columns, rows: Rows, predicted: _Predictions) -> Iterator[str]:
     """Yield the remark on a client's column that is a row off, or sorted without the others.
 
     Of several the one is said that, moved, makes rows most likely; else one that is sorted.
@@ -401,45 +437,45 @@ def _moved(name: str, about: Columns, predicted: _Predictions) -> Iterator[str]:
     name : str
         The client's.
     about : Columns
+    rows : Rows
     predicted : _Predictions
         For the client.
     """
     k = predicted.k
-    own, best = about.each[k], (-math.inf, "")
+    own, best = rows.each[k], (-math.inf, "")
     for change in _changes(about):
         if change.levels or len(change.columns) > 1:
             continue
         (j,) = change.columns
         prediction, place = predicted.prediction(about, change), int(about.places[j][0])
         there = predicted.elsewhere(change, prediction)
-        if there < _TOLD or _counts(own[:, [place]])[0] < _VARYING:
+        if there < _TOLD or _varying(own[:, [place]])[0] < VARYING:
             continue
         values, fitted = own[:, place], own @ prediction
         moves = {"": 0, "up": -1, "down": 1}
-        r = {way: float(np.corrcoef(np.roll(values, step), fitted)[0, 1])
-             for way, step in moves.items()}  # fmt: skip
+        r = {way: _of(np.roll(values, step), fitted) for way, step in moves.items()}
         error, here = 1 / math.sqrt(len(own) - 3), r.pop("")
         if abs(here) >= _NONE * error:
             continue
         way = max(r, key=lambda one: r[one])
-        apart = (math.atanh(min(r[way], 0.999)) - math.atanh(here)) / error / math.sqrt(2)
+        apart = (math.atanh(r[way]) - math.atanh(here)) / error / math.sqrt(2)
         if r[way] > _SHARE * there and apart > _FOUND:
-            rows = own.copy()
-            rows[:, place] = np.roll(values, moves[way])
-            fit = -float(((rows.T @ rows) * predicted.precision).sum())
+            made = own.copy()
+            made[:, place] = np.roll(values, moves[way])
+            fit = -float(((made.T @ made) * predicted.precision).sum())
             said = (
-                f"the other columns of {name} fit it only if it is moved {way} by a row "
+                f"{PREDICTED} of {name} fit it only if it is moved {way} by a row "
                 f"(correlation {r[way]:.2f}, else {here:.2f}, and {there:.2f} elsewhere): is it a "
                 f"row off there?"
             )
             best = max(best, (fit, f"column {about.names[j]!r}: {said}"))
-        raw = about.raw[j]
+        raw = rows.raw[j]
         order, *others = (_order(one) for one in (raw[k], *raw[:k], *raw[k + 1 :]))
         lost = (math.atanh(there) - math.atanh(here)) / error
         if order and not any(others) and lost > _FOUND:
             fit = -float(((own.T @ own) * predicted.precision).sum())
             said = (
-                f"its values {order} from row to row at {name}, where the other columns do not "
+                f"its values {order} from row to row at {name}, where {PREDICTED} do not "
                 f"fit it (correlation {here:.2f}, and {there:.2f} elsewhere): is it sorted "
                 f"without the others?"
             )
@@ -448,10 +484,16 @@ def _moved(name: str, about: Columns, predicted: _Predictions) -> Iterator[str]:
         yield best[1]
 
 
+def _of(x: Array, y: Array) -> float:
+    """Return the correlation of two columns of mean 0."""
+    both = np.column_stack([x, y])
+    return correlation(both.T @ both / len(x), *np.eye(2))
+
+
 def _order(values: Array) -> str:
     """Return whether many different values ascend, or descend, from row to row; "" if neither."""
     known = values[~np.isnan(values)]
-    if len(np.unique(known)) < max(_FEW, _SORTED * len(known)):
+    if len(np.unique(known)) < max(FEW, _SORTED * len(known)):
         return ""
     steps = np.diff(known)
     return "ascend" if (steps >= 0).all() else "descend" if (steps <= 0).all() else ""
@@ -460,33 +502,39 @@ def _order(values: Array) -> str:
 # --- words ---------------------------------------------------------------------------------------
 
 
-def _in_words(names: Sequence[str], k: int, about: Columns, found: Found) -> str:
+def _in_words(names: Sequence[str], k: int, about: Columns, found: Found, *others: Found) -> str:
     one, two = names[k], len(names) == 2
     where, there = (" and ".join(names), "at one of them") if two else (one, "there")
     numbers = f"(correlation {found.here:.2f}, and {found.there:.2f} elsewhere)"
     if two:
         numbers = f"(correlations {found.here:.2f} and {found.there:.2f})"
-    called = [repr(about.names[j]) for j in found.change.columns]
-    if found.lost:
-        return (
-            f"column {called[0]}: the other columns predict it elsewhere, and not at {one} "
-            f"{numbers}: is it that of other rows there, as after a join by a wrong key, or "
-            f"another measure?"
-        )
+    columns, levels = found.change.columns, found.change.levels
+    called = [repr(about.names[j]) for j in columns]
     unlike = "has opposite signs at" if two else "has the opposite sign at"
     if len(called) > 1:
         return (
-            f"columns {' and '.join(called)}: what the other columns predict of their difference "
+            f"columns {' and '.join(called)}: what {PREDICTED} predict of their difference "
             f"{unlike} {where} {numbers}: are the two exchanged {there}?"
         )
-    levels = found.change.levels
-    many = len(about.levels[found.change.columns[0]]) > 2
+    as_good = [
+        repr(about.names[other.change.columns[0]])
+        for other in others
+        if not set(columns) & set(other.change.columns) and len(other.change.columns) == 1
+        and other.evidence > found.evidence - _AS_GOOD
+    ]  # fmt: skip
+    rival = f" Or is it column {as_good[0]}?" if as_good else ""
+    if found.lost:
+        return (
+            f"column {called[0]}: {PREDICTED} predict it elsewhere, and not at {one} "
+            f"{numbers}: is it that of other rows there, as after a join by a wrong key, or "
+            f"another measure?{rival}"
+        )
     asked = f"is it {CODED} {there}"
-    if levels:
-        asked = f"are {levels[0]!r} and {levels[1]!r} exchanged {there}" if many else asked
-    else:
+    if not levels:
         asked += ", counted backwards, or turned over"
+    elif len(about.levels[columns[0]]) > 2:
+        asked = f"are {levels[0]!r} and {levels[1]!r} exchanged {there}"
     return (
-        f"column {called[0]}: what the other columns predict of it {unlike} {where} {numbers}: "
-        f"{asked}?"
+        f"column {called[0]}: what {PREDICTED} predict of it {unlike} {where} {numbers}: "
+        f"{asked}?{rival}"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,7 @@ from flower_fedcon.tables import Schema
 from flower_fedcon.tables.builders import tables
 from flower_fedcon.tables.site_rows import SiteRows
 from flower_fedcon.tables.unlike_relations import (
+    PREDICTED,
     Change,
     _changes,
     _Predictions,
@@ -55,17 +57,36 @@ MESSES = {  # what site s1 does to its columns, and what is said
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("mess", MESSES)
-def test_a_column_that_goes_otherwise_with_the_others_is_named(mess, tmp_path):
-    """Once, in the report of a run in this process; a form or unit changes no relation."""
-    change, words = MESSES[mess]
+def problem(mess: str, folder, **settings):
+    change = MESSES[mess][0]
     frames = [patients(site) for site in range(3)]
     frames[1] |= {name: made(frames[1]) for name, made in change.items()}
     whole = {name: np.concatenate([own[name] for own in frames]) for name in frames[0]}
-    data = deal(tmp_path, pd.DataFrame(whole), [range(k * N, (k + 1) * N) for k in range(3)], "s")
-    report = " ".join(run(tables(data=data, schema=SCHEMA), 2).report.text.split())
+    data = deal(folder, pd.DataFrame(whole), [range(k * N, (k + 1) * N) for k in range(3)], "s")
+    return tables(data=data, schema=SCHEMA, **settings)
+
+
+@pytest.mark.parametrize("mess", MESSES)
+def test_a_column_that_goes_otherwise_with_the_others_is_named(mess, tmp_path):
+    """Once, in the report of a run in this process; a form or unit changes no relation."""
+    words = MESSES[mess][1]
+    report = " ".join(run(problem(mess, tmp_path, inference="model"), 2).report.text.split())
     assert words in report
-    assert report.count("other columns") == bool(words)
+    assert report.count(PREDICTED) == bool(words)
+
+
+WITHOUT_OUTCOME = {"grades": ("Or is it column 'grade'?", True), "headers": ("column 'size'", True)}
+
+
+@pytest.mark.parametrize("mess", MESSES)
+def test_nodes_show_it_by_the_sums_for_standard_errors(mess, tmp_path):
+    """Of features alone, so that either of two that go together may be the one."""
+    words = MESSES[mess][1]
+    made = problem(mess, tmp_path, inference="model")
+    made.preparation = replace(made.preparation, remarks=())  # as nodes, which send no rows
+    said = [line for line in run(made).report.remarks if PREDICTED in line]
+    (words, known) = WITHOUT_OUTCOME.get(mess, (words, bool(words)))
+    assert [words in line for line in said] == [True] * known
 
 
 def sites(count: int) -> list[SiteRows]:
@@ -80,9 +101,8 @@ def sites(count: int) -> list[SiteRows]:
 def test_predictions_are_least_squares_of_the_other_sites_ranks():
     """By NumPy; the ridge of a thousandth moves them a little."""
     about = columns_of(sites(3))
-    covariances = [own.T @ own / len(own) for own in about.each]
-    predicted = _Predictions.of(about, covariances, 1)
-    others = np.concatenate([about.each[0], about.each[2]])
+    predicted = _Predictions.of(about, 1)
+    others = np.concatenate([about.rows.each[0], about.rows.each[2]])
     changes: list[Change] = [*_changes(about)]
     assert len(changes) == 4 + 3 + 3  # numbers with the outcome; pairs of levels, and of features
     for change in changes:

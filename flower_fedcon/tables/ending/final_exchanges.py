@@ -24,6 +24,7 @@ from flower_fedcon.tables.ending.final_quality import final_quality
 from flower_fedcon.tables.opposite_effects import CODED
 from flower_fedcon.tables.quality import Quality
 from flower_fedcon.tables.statistics import Estimates, Heterogeneity, RandomFit
+from flower_fedcon.tables.unlike_relations import PREDICTED
 from flower_fedcon.validation import Array
 
 _log = logging.getLogger("flwr.strategies")
@@ -129,7 +130,7 @@ def final_exchanges(
         estimates = estimates_of(server, engine, inference, reached, remarks=remarks)
     if isinstance(estimates, str):
         _log.warning("%s", estimates)
-    if any(CODED in line for line in prepared.remarks):
+    if any(words in line for line in prepared.remarks for words in (CODED, PREDICTED)):
         remarks = []
     for line in remarks:
         _log.warning("tables: %s", line)

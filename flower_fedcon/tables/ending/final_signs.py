@@ -1,15 +1,21 @@
-"""Sites whose outcomes seem to be turned round, from their sums for standard errors.
+"""Sites whose outcomes, or other columns, seem to be turned round, from their sums for standard errors.
 
 Of the simulated federations of `flower_fedcon.tables.opposite_effects`, with events, 7 of 4,000 are
 remarked upon falsely, and 7 of 2,000 in which effects vary by up to their size; 54 and 51 % of
 sites turned round are found. Of linear models none and 1 of 4,000 are, and 82 % are found (by their
 ranks 87 %): the squares in the sums show each site's own variance.
+
+Columns are compared with each other, and each with the outcome, by the same sums. Of the simulated
+federations of `flower_fedcon.tables.unlike_relations` with numbers or events as outcomes, 6 of
+1,056 are remarked upon falsely, and 27 of 547 whose relations vary by 0.45 of their size. Of
+numbers turned round 33 % are found, with another column, or the outcome, named in 12 %.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,18 +24,24 @@ from flower_fedcon.tables.families.base import RESIDUAL
 from flower_fedcon.tables.opposite_effects import COLUMNS, SiteSums, spread_of, turned_by_sums
 from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.tables.statistics.site_sums import NUMBERS, unpacked
+from flower_fedcon.tables.turned_features import Coordinates, turned_by_feature
+from flower_fedcon.tables.unlike_relations import VARYING, Columns, unlike_relations
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
 _SQUARES, _CLUSTERS = NUMBERS.index("deviance"), NUMBERS.index("clusters")
 EVIDENCE = 5.0
 """More than for rows, since one step from the model of all sites is not quite a site's own fit."""
+_MORE = 1.0  # evidence for columns than from rows, since far values count more than ranks
 
 
 def turned_at_the_end(
     names: Sequence[str], told: Mapping[int, Payload], x: Array, preparation: Preparation
 ) -> list[str]:
-    """Return the remark on sites whose outcomes seem to be turned round; [] without any.
+    """Return remarks on sites whose outcomes, or other columns, seem to be turned round.
+
+    Columns are compared with each other (`unlike_relations`), and each with the outcome, if the
+    outcomes agree.
 
     Parameters
     ----------
@@ -46,7 +58,7 @@ def turned_at_the_end(
     if schema is None or p > COLUMNS or x.ndim > 1:
         return []
     ordered, number = schema.family.binary or schema.levels, schema.family.scale == RESIDUAL
-    sums, known = [], []
+    sums, known, of_columns = [], [], []
     for client in sorted(told) if ordered or number else ():
         by_outcome = np.array(preparation.outcomes[client] if ordered else ())
         if ordered and not by_outcome.sum() > 0:
@@ -63,6 +75,9 @@ def turned_at_the_end(
         information = full[:p, :p] - ties @ full[p:, :p]
         from_x = score[:p] - ties @ score[p:]
         score, middle, spread = from_x + information @ x[:p], 0.5, 1.0
+        whole = full[p:, p:].sum() if len(x) > p else weight
+        means = full[:p, p:].sum(axis=1) / whole
+        of_columns.append(OfColumns(part * weight, means, information / whole))
         if ordered:
             share = by_outcome / by_outcome.sum()
             places = np.arange(len(share))
@@ -70,6 +85,7 @@ def turned_at_the_end(
         else:  # numbers: of the variance of ranks
             squares = answer["numbers"][_SQUARES] - own + x[:p] @ (from_x + score)
             if not part * squares > 0:
+                del of_columns[-1]
                 continue
             spread = 1.0 / 3.0
             score, information = score * math.sqrt(spread * weight / squares), spread * information
@@ -81,4 +97,35 @@ def turned_at_the_end(
         )  # fmt: skip
         known.append(names[client])
     levels = 0 if number else len(schema.levels) or 2
-    return turned_by_sums(known, sums, levels, EVIDENCE)
+    said = turned_by_sums(known, sums, levels, EVIDENCE)
+    about = None if said else Coordinates.of(preparation)
+    return said if about is None else _columns_turned(known, sums, of_columns, about)
+
+
+class OfColumns(NamedTuple):
+    """What a site's sums tell of its columns: independent rows, means and covariance."""
+
+    rows: float
+    means: Array
+    covariance: Array
+
+
+def _columns_turned(
+    names: Sequence[str], sums: Sequence[SiteSums], told: Sequence[OfColumns], about: Coordinates
+) -> list[str]:
+    """Return the remarks on sites with a column that is turned round."""
+    T = about.map
+    made = [T.T @ own.covariance @ T for own in told]
+    varying = np.min([own.rows * C.diagonal() for own, C in zip(told, made, strict=True)], axis=0)
+    for levels, places in zip(about.levels, about.places, strict=True):
+        if not levels:  # numbers, of which the frequencies are unknown
+            varying[places] = np.where(varying[places] > 0, VARYING, 0)
+    n = np.array([own.rows for own in told])
+    columns = Columns(about.names, about.levels, about.places, set(), n, made, varying)
+    if said := [*unlike_relations(names, columns, _MORE)]:
+        return said
+    moved = [
+        one._replace(score=T.T @ one.score, information=T.T @ one.information @ T) for one in sums
+    ]
+    shares = [about.shares + own.means @ T for own in told]
+    return turned_by_feature(names, moved, shares, about, EVIDENCE)
