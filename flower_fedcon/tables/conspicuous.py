@@ -272,8 +272,8 @@ def _of_pairs(
         for j in np.flatnonzero(usable & (own[1] == 0)).tolist():
             if schema.numeric[j].transform == "none" and own[0, j] not in (0.0, 1.0):
                 yield (
-                    f"column {columns[j]!r}: all values at {client} are {own[0, j]:.5g}, and they "
-                    f"differ elsewhere: are they measured there?"
+                    f"column {columns[j]!r}: all {n[k, j]:.0f} known values at {client} are "
+                    f"{own[0, j]:.5g}, and they differ elsewhere: are they measured there?"
                 )
         for j in np.flatnonzero((own[1] == 0) & (n[k] > 0) & (n[rest].sum(axis=0) > 0)).tolist():
             value, share = own[0, j], others[0, j]
@@ -292,30 +292,30 @@ def _of_pairs(
                 yield f"columns {columns[a]!r} and {columns[b]!r} seem exchanged at {client}"
 
 
-def _one_value(column: str, client: str, rows: float, value: str, share: float) -> Iterator[str]:
-    """Yield that all rows of a client have one value of a column, if that is hardly by chance.
+def _one_value(column: str, client: str, known: float, value: str, share: float) -> Iterator[str]:
+    """Yield that all known values of a client's column are one, if that is hardly by chance.
 
     Parameters
     ----------
     column, client : str
-    rows : float
-        The client's rows with a value.
+    known : float
+        The client's number of values; other rows may be blank.
     value : str
     share : float
-        Of the others' rows with this value.
+        Of the others' values that are this one.
 
     Examples
     --------
     >>> [line] = _one_value("treated", "b", 30, "0", 0.55)
-    >>> line
-    "column 'treated': all 30 rows of b have 0, and 45% elsewhere do not: b tells nothing of it"
+    >>> line.partition(": b tells")[0]
+    "column 'treated': all 30 known values at b are 0, and 45% elsewhere are not"
     >>> list(_one_value("rare", "b", 30, "0", 0.95))
     []
     """
-    if 0 < share < 1 and share**rows < _CHANCE:
+    if 0 < share < 1 and share**known < _CHANCE:
         yield (
-            f"column {column!r}: all {rows:.0f} rows of {client} have {value}, and {1 - share:.0%} "
-            f"elsewhere do not: {client} tells nothing of it"
+            f"column {column!r}: all {known:.0f} known values at {client} are {value}, and "
+            f"{1 - share:.0%} elsewhere are not: {client} tells nothing of it"
         )
 
 
@@ -456,10 +456,14 @@ def scales(
             if size := _size(feature.transform, average, float(square / n), mean):
                 sizes[name] = size
     remarks = []
+    whole = dict(zip(names, _may_be_whole(observed, sums, squares, mean).tolist(), strict=True))
     for name, ratio in _ratios(sizes, many):
         within = ratio * (1 - 1e-9) > 1 / _FACTOR and ratio < _FACTOR * (1 - 1e-9)
-        said, asked = _times_in_words(name, ratio, means, of_logs), "another unit?"
-        made = _made_from(name, means, spreads) if feature.transform == "none" else None
+        of_values = _of_values(feature.transform, means[name], ratio)
+        said, asked = _times_in_words(name, of_values, means, of_logs), "another unit?"
+        made = None
+        if feature.transform == "none":
+            made = _made_from(name, means, spreads, whole=whole[name])
         if made and (made.sure or not within or _another_unit(name, ratio, means, spreads)):
             said, asked = made.said, made.asked
         elif within and not _another_unit(name, ratio, means, spreads, feature.transform):
@@ -478,12 +482,52 @@ class _Made(NamedTuple):
     sure: bool
 
 
-def _made_from(name: str, means: dict[str, float], spreads: dict[str, float]) -> _Made | None:
+def _may_be_whole(n: Array, sums: Array, squares: Array, mean: float) -> Array:
+    """Return of which clients all values may be whole numbers: their sum and sum of squares are.
+
+    Logarithms with one digit behind the point have such sums in about one case of 500. Sums that
+    are too large to have a digit behind the point tell nothing: False.
+
+    >>> _may_be_whole(np.array([2, 2]), np.array([5.0, 5.5]), np.array([0.5, 2.75]), 2.5)
+    array([ True, False])
+    """
+    second = squares + mean * (2.0 * sums - n * mean)
+    known = squares + n * mean * mean < 1e9
+    return known & (abs(sums - sums.round()) < 1e-5) & (abs(second - second.round()) < 1e-5)
+
+
+def _of_values(transform: str, own: float, ratio: float) -> float:
+    """Return the ratio of a client's values to the others', from that of their sizes (`_size`).
+
+    With "log1p" sizes are those of 1 + value, so that values near 0 all have about the same size.
+
+    Parameters
+    ----------
+    transform : str
+    own : float
+        The mean of the client's transformed values.
+    ratio : float
+
+    Examples
+    --------
+    >>> own, others = math.log1p(40.0), math.log1p(2.0)
+    >>> round(_of_values("log1p", own, math.exp(own - others)), 9)
+    20.0
+    """
+    others = own - math.log(ratio)
+    if transform != "log1p" or min(own, others) <= 0 or max(own, others) > 700.0:
+        return ratio
+    return math.expm1(own) / math.expm1(others)
+
+
+def _made_from(
+    name: str, means: dict[str, float], spreads: dict[str, float], *, whole: bool = False
+) -> _Made | None:
     """Return how a client's values were made of ones like the others', as logarithms or z-scores.
 
     Standardised values have a mean near 0 and a spread near 1, which are exact if they are the
     client's own, and not so elsewhere; logarithms have about the logarithm of the others' mean, and
-    their relative spread, in units of the base.
+    their relative spread, in units of the base. Of whole numbers codes are asked about instead.
 
     >>> means, spreads = {"a": 121.0, "b": 4.75, "c": 120.0}, {"a": 30.0, "b": 0.25, "c": 33.0}
     >>> _made_from("b", means, spreads).asked, _made_from("a", means, spreads)
@@ -514,7 +558,8 @@ def _made_from(name: str, means: dict[str, float], spreads: dict[str, float]) ->
             if near and 0.5 < own * unit / relative < 2:
                 least = min(means[other] for other in others)
                 sure = spread > middle and least >= _ALIKE * abs(mean)  # skewed
-                return _Made(said, "are they logarithms there?", sure)
+                asked = "codes there, or in another unit" if whole else "logarithms there"
+                return _Made(said, f"are they {asked}?", sure)
     return None
 
 
@@ -855,8 +900,8 @@ def _lacking(
 
     >>> told = np.array([[20.0, 18.0, 22.0], [30.0, 31.0, 0.0], [20.0, 25.0, 18.0]])
     >>> list(_lacking("column 'arm'", ("a", "b", "c"), ("s1", "s2", "s3"), told, 1))
-    ["column 'arm': none of the 61 rows of s2 has 'c', and 33% elsewhere do: is it not used \
-there?"]
+    ["column 'arm': none of the 61 known values at s2 is 'c', and 33% elsewhere are: is it not \
+used there?"]
     """
     own, rest = told[place], np.delete(np.nan_to_num(told), place, axis=0)
     rest = rest[rest.sum(axis=1) > 0]
@@ -866,6 +911,6 @@ there?"]
     for j in np.flatnonzero((own == 0) & ((1.0 - least) ** own.sum() < _LACKS)).tolist():
         share = float(rest[:, j].sum() / rest.sum())
         yield (
-            f"{column}: none of the {own.sum():.0f} rows of {names[place]} has {known[j]!r}, and "
-            f"{share:.0%} elsewhere do: is it not used there?"
+            f"{column}: none of the {own.sum():.0f} known values at {names[place]} is "
+            f"{known[j]!r}, and {share:.0%} elsewhere are: is it not used there?"
         )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import chi2
 
-from flower_fedcon.errors import ConfigError, pandas
+from flower_fedcon.errors import ConfigError, number_of, pandas
 from flower_fedcon.runs.paper_tables import p_equals
 from flower_fedcon.validation import Array
 
@@ -139,15 +139,21 @@ class LogRank:
 
     @property
     def caution(self) -> str:
-        """What a grid does to the p-value, in words; "" if it does little."""
+        """What a grid does to the p-value, in words that follow it; "" if it does little."""
         if self.share < _LITTLE:
             return ""
         low, high = self.span
         return (
-            f"the grid counts events in one interval, on average {100 * self.share:.2g} % of those "
-            f"at risk, as simultaneous; if they were not, p of all times is about {low:.2g} to "
-            f"{high:.2g} in nine of ten such data sets. A finer grid narrows that"
+            f"on this grid; p of all times is about {low:.2g} to {high:.2g} in nine of ten such "
+            f"data sets, since events in one interval, on average {100 * self.share:.2g} % of "
+            f"those at risk, count as simultaneous. A finer grid narrows that"
         )
+
+    @property
+    def in_words(self) -> str:
+        """The statistic and the p-value; with `caution`, as this p is not the one of all times."""
+        found = f"chi2 {self.statistic:.4g}, {number_of(self.degrees, 'degree')} of freedom, "
+        return f"{found}{p_equals(self.pvalue)} {self.caution}".rstrip()
 
     def to_frame(self) -> Any:
         """Return a pandas table with a row for each arm."""

@@ -20,6 +20,7 @@ from flower_fedcon.tables.site_rows import SiteRows
 _FEW = 20  # rows of a client: with fewer nothing is said
 _CHANCE = 0.01  # that as many rows are alone in their clusters as elsewhere
 _TIMES = 3  # the largest cluster elsewhere: one of all rows is said if larger
+ALONE = "each row of every client is a cluster of its own"
 _PARTS = re.compile(r"[^\W\d_]+|[0-9]+|[^\w\s./:#-]")
 
 
@@ -71,8 +72,18 @@ def _parts(name: str) -> tuple[str, ...]:
     return tuple(part.lstrip("0") or part for part in _PARTS.findall(plain))
 
 
+def nothing_grouped(column: str) -> str:
+    """Return the remark on a column of clusters that have one row each, at all clients."""
+    return (
+        f"column {column!r}: {ALONE}, so nothing is grouped, and errors by cluster are those of "
+        f'rows (inference="robust"): does it number the rows?'
+    )
+
+
 def odd_clusters(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[str]:
     """Yield the clients whose rows are each a cluster, or all one, and elsewhere are grouped.
+
+    That each row of all clients is one is said once.
 
     Parameters
     ----------
@@ -84,6 +95,9 @@ def odd_clusters(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[s
         return
     sizes = [np.unique(np.asarray(table.clusters), return_counts=True)[1] for table in tables]
     column = tables[0].schema.cluster
+    if all((own == 1).all() for own in sizes):
+        yield nothing_grouped(column)
+        return
     for k, (name, own) in enumerate(zip(names, sizes, strict=True)):
         others = [*sizes[:k], *sizes[k + 1 :]]
         if own.sum() < _FEW or not others:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+import os
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,15 +19,17 @@ Lines = dict[str, tuple[str, str]]
 
 
 def runs_below(folders: Sequence[Path]) -> list[Path]:
-    """Return the folders of runs with coefficients: these, or those in them.
+    """Return the absolute paths of folders of runs with coefficients: these, or those in them.
+
+    Each is there once.
 
     Raises
     ------
     ConfigError
         If a folder has none.
     """
-    found = []
-    for folder in folders:
+    found: list[Path] = []
+    for folder in map(Path, map(os.path.abspath, folders)):
         inside = sorted(file.parent for file in folder.glob(f"*/{COEFFICIENTS}"))
         own = [folder] if (folder / COEFFICIENTS).is_file() else inside
         if not own:
@@ -34,7 +38,18 @@ def runs_below(folders: Sequence[Path]) -> list[Path]:
                 f"a run on tables; a table of rounds is made by `fedcon table`"
             )
         found += own
-    return found
+    return list(dict.fromkeys(found))
+
+
+def _names(runs: Sequence[Path]) -> list[str]:
+    """Return the names of folders, each with as many of those above it as tell it apart.
+
+    >>> _names([Path("/a/run"), Path("/b/run"), Path("/b/crude")])
+    ['a/run', 'b/run', 'crude']
+    """
+    tails = [[Path(*run.parts[-k:]) for k in range(1, len(run.parts) + 1)] for run in runs]
+    times = Counter(tail for own in tails for tail in own)
+    return [next(tail.as_posix() for tail in own if times[tail] == 1) for own in tails]
 
 
 def paper_estimates(folders: Sequence[Path]) -> tuple[list[str], list[list[str]]]:
@@ -48,9 +63,9 @@ def paper_estimates(folders: Sequence[Path]) -> tuple[list[str], list[list[str]]
     runs = runs_below(folders)
     several = len(runs) > 1
     head, each = [""], []
-    for run in runs:
+    for run, name in zip(runs, _names(runs), strict=True):
         what, lines = _of_run(run)
-        head += [f"{run.name}: {what}" if several else what, "p"]
+        head += [f"{name}: {what}" if several else what, "p"]
         each.append(lines)
     names = list(dict.fromkeys(name for lines in each for name in lines))
     rows = [[name, *(cell for lines in each for cell in lines.get(name, ("", "")))]

@@ -35,12 +35,15 @@ def same_rows(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[str]
     same: dict[bytes, list[str]] = {}
     held, counts = [], []
     for name, table in zip(names, tables, strict=True):
-        keys, times = np.unique(_keys(table), return_counts=True)
+        every = _keys(table)
+        keys, times = np.unique(every, return_counts=True)
         held.append(keys)
         counts.append(times)
         same.setdefault(keys.tobytes() + times.tobytes(), []).append(name)
-        if len(keys) >= _FEW and times[0] > 1 and (times == times[0]).all():
-            yield f"each row occurs {times[0]} times at {name}: are rows counted repeatedly?"
+        own = every + _alike_clusters(table, every)
+        within = np.unique(own, return_counts=True)[1]
+        if len(keys) >= _FEW and within[0] > 1 and (within == within[0]).all():
+            yield f"each row occurs {within[0]} times at {name}: are rows counted repeatedly?"
     for group in same.values():
         if len(group) > 1:
             yield f"{first_few(group)} hold exactly the same rows"
@@ -92,6 +95,32 @@ def _keys(table: SiteRows) -> Array:
     return np.fromiter(map(hash, zip(texts, marks, strict=True)), dtype=np.int64, count=rows)
 
 
+def _alike_clusters(table: SiteRows, keys: Array) -> Array:
+    """Return each row's number of its cluster among those with the same rows, from 0.
+
+    Such clusters are a design, as of classes that are given the same tasks, and their rows are no
+    copies: a row that is copied keeps its cluster's name, and hardly all of a cluster are copied
+    under another one.
+
+    Parameters
+    ----------
+    table : SiteRows
+    keys : array, shape (m,)
+        Equal for equal rows.
+    """
+    numbers = np.zeros(len(keys), dtype=np.int64)
+    if table.clusters is None or table.sparse is not None:
+        return numbers
+    codes, met = np.asarray(table.clusters), Counter[bytes]()
+    order = np.argsort(codes, kind="stable")
+    for rows in np.split(order, np.flatnonzero(np.diff(codes[order])) + 1):
+        content = np.unique(keys[rows]).tobytes() if len(rows) > 1 else b""
+        if len(content) > keys.itemsize:
+            numbers[rows] = met[content]
+            met[content] += 1
+    return numbers
+
+
 def repeated(
     table: SiteRows, identifiers: Mapping[str, Sequence[Any]], numbers: Any
 ) -> Iterator[str]:
@@ -108,14 +137,16 @@ def repeated(
     numbers : array of int, shape (m,)
         The rows' numbers in the file.
     """
-    missing, keys, said = {"", *table.schema.missing}, None, False
+    missing, said = {"", *table.schema.missing}, False
+    keys = _keys(table) if identifiers else np.empty(0)
+    alike_clusters = _alike_clusters(table, keys).tolist() if identifiers else []
     for name, cells in identifiers.items():
         texts = [(text_of(cell) or "").strip() for cell in cells]
         there = np.array([place for place, text in enumerate(texts) if text not in missing], int)
-        distinct, codes = np.unique(np.array(texts, str)[there], return_inverse=True)
+        units = [f"{alike_clusters[place]} {texts[place]}" for place in there.tolist()]
+        distinct, codes = np.unique(np.array(units, str), return_inverse=True)
         if not _FEW <= len(distinct) < len(there) <= _EACH * len(distinct):
             continue
-        keys = _keys(table) if keys is None else keys
         order = there[np.argsort(codes, kind="stable")]
         own, alike = np.sort(codes), keys[order]
         again = np.flatnonzero(own[1:] == own[:-1])  # rows beside the one before of this value

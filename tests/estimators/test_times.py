@@ -11,6 +11,7 @@ from tabular import deal, run
 
 from flower_fedcon.estimators import FederatedCoxRegression
 from flower_fedcon.objectives.equal_times import on_grid, tied_times
+from flower_fedcon.runs.paper_tables import p_equals
 from flower_fedcon.survival import kaplan_meier, logrank
 from flower_fedcon.tables.builders import tables
 from flower_fedcon.tables.risk_counts import risk_counts
@@ -143,7 +144,7 @@ def test_a_test_on_a_grid_says_what_the_grid_does():
         inside.append(low <= logrank(times, events, arms).pvalue <= high)
     assert np.mean(inside) > 0.8
     assert "on a grid, of all times about" in repr(test)
-    assert "A finer grid narrows that" in test.caution
+    assert f"{p_equals(test.pvalue)} on this grid; p of all times is about" in test.in_words
     whole = logrank(times, events, arms)
     assert whole.span == (whole.pvalue, whole.pvalue)
-    assert whole.caution == ""
+    assert whole.in_words.endswith(p_equals(whole.pvalue))

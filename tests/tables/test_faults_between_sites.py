@@ -151,7 +151,7 @@ ARMS = np.tile([*"abc"], N)
      "column 'y': values at site1 are evenly distributed from 0.0166667 to 1, as ranks"),
     (counts().assign(arm=ARMS), "arm", lambda d: d["arm"].replace("c", "a"),
      {**LINEAR, "features": numeric("x", arm="categorical")},
-     "column 'arm': none of the 60 rows of site1 has 'c', and 33% elsewhere do: "),
+     "column 'arm': none of the 60 known values at site1 is 'c', and 33% elsewhere are: "),
     (counts(), "y", lambda d: d["y"].clip(upper=1), COUNTS, "all counts at site1 are 0 or 1, whe"),
     (counts(), "y", lambda d: d["y"].clip(upper=2), COUNTS, "no count at site1 is above 2, where "),
     (counts(), "y", lambda d: d["y"].clip(lower=1), COUNTS, "no count at site1 is 0, where about"),
@@ -325,14 +325,15 @@ def test_no_treated_patient_at_a_site(marks, kind, value, tmp_path):
     frame = counts().drop(columns="exposure")
     for share, told in ((0.4, 1), (0.02, 0)):
         arm = (rng.random(3 * N) < share) & (np.arange(3 * N) // N != 1)
-        frame["arm"] = np.array(marks)[arm * 1]
+        frame["arm"] = pd.Series(np.array(marks)[arm * 1]).drop([N, N + 1])  # two are blank
         data = deal(tmp_path, frame, [range(k * N, (k + 1) * N) for k in range(3)])
-        schema = {"target": "y", "features": numeric("x", arm=kind)}
+        arms = {"type": kind} | ({"impute": "mean"} if kind == "numeric" else {})
+        schema = {"target": "y", "features": numeric("x", arm=arms)}
         said = [r for r in tables(data=data, schema=schema).preparation.remarks if "'arm'" in r]
         others = round(100 * arm.sum() / (2 * N))
         assert said == told * [
-            f"column 'arm': all {N} rows of site1 have {value}, and {others}% elsewhere do not: "
-            "site1 tells nothing of it"
+            f"column 'arm': all {N - 2} known values at site1 are {value}, and {others}% elsewhere "
+            "are not: site1 tells nothing of it"
         ]
 
 

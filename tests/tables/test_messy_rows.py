@@ -89,6 +89,31 @@ def test_rows_twice_and_patients_that_repeat(known, tmp_path, run_command):
     assert ("120 rows have 40 values, each in up to 3 rows" in said) == (not known)
 
 
+@pytest.mark.parametrize(("copied", "said"), [
+    ("nothing", []), ("all", ["48 rows have the", "each row occurs 2 times"]),
+    ("twelve", ["12 rows have the"]), ("no clusters", ["24 rows have the", "each row occurs 2"]),
+    ("to a ward", ["5 rows have the"]),
+])  # fmt: skip
+def test_clusters_with_all_rows_alike_are_a_design(copied, said, tmp_path, run_command):
+    """Pupils are numbered within classes, which get the same tasks."""
+    one = [[k, f"{k / 7:.3f}", "yes" if k % 2 else "no"] for k in range(24)]
+    two = [[*row, "T1"] for row in one] + [[*row, "T2"] for row in one]
+    if copied == "to a ward":  # of patients, whose numbers are of all wards
+        two = [[*row, "T1"] for row in one] + [[*row, "T2"] for row in one[:5]]
+        two += [[k, f"{k / 7:.3f}", "yes", "T2"] for k in range(30, 40)]
+    more = {"all": two, "twelve": two[:12]}.get(copied, [])
+    lines(tmp_path, a=["patient_id,x,y,team", *two, *more])
+    cluster = "" if copied == "no clusters" else "cluster = 'team'\n"
+    (tmp_path / "s.toml").write_text(
+        f"target = 'y'\npositive = ['yes']\n{cluster}[features]\nx = 'numeric'\n"
+    )
+    out = run_command("data", "check", "a.csv", "--schema", "s.toml")[1]
+    told = " ".join(out.partition("What stands out:")[2].split())
+    words = ["rows have the 'patient_id' and all values", "each row occurs"]
+    assert sum(told.count(word) for word in words) == len(said)
+    assert all(word in told for word in said)
+
+
 def test_rows_of_weight_0_count_no_row_twice(tmp_path):
     rows = patients(np.random.default_rng(1))
     twice = [[*row, 1] for row in rows] + [[*row, 0] for row in rows[:9]]
@@ -204,7 +229,7 @@ MESSES = {
                   "columns 'age' and 'bmi' seem exchanged at a"),
     "dates": (changed(0, lambda k, row: 20240101 + 100 * (k % 12) + k % 28),
               "its numbers are dates, such as 20240101"),
-    "one value": (changed(1, lambda k, row: 27.5), "all values at a are 27.5, and they differ els"),
+    "one value": (changed(1, lambda k, row: 27.5), "all 80 known values at a are 27.5, and they "),
     "zeros": (changed(1, lambda k, row: 0 if k < 6 else row[1]),
               "column 'bmi': 0 (rows 1, 2, 3, 4, 5, 6), and all others at this site from 1"),
     "one negative": (changed(0, lambda k, row: -1 if k == 3 else row[0]),

@@ -9,9 +9,10 @@ from test_slips import SCHEMA, patients, said_of
 
 from flower_fedcon.tables import Schema
 from flower_fedcon.tables.builders import tables
-from flower_fedcon.tables.conspicuous import in_another_unit
+from flower_fedcon.tables.conspicuous import in_another_unit, scales
 from flower_fedcon.tables.misplaced import carried, misplaced
 from flower_fedcon.tables.odd_values import odd_values
+from flower_fedcon.tables.schema import Feature
 from flower_fedcon.tables.site_rows import SiteRows
 
 AGES = [np.random.default_rng(k).normal(55, 12, 80).round() for k in range(3)]
@@ -37,6 +38,19 @@ def test_the_form_of_a_column_is_named(form):
     assert "e-1" not in said  # a mean of 0, not of rounding
 
 
+@pytest.mark.parametrize("factor", [20, 100])
+def test_of_logarithms_the_ratio_of_values_is_said(factor):
+    """Of 1 + value it is less, 9.7 for 20 and 47 for 100."""
+    each = [np.log1p(np.random.default_rng(k).lognormal(0, 0.5, 300) * by)
+            for k, by in enumerate([1, factor, 1])]  # fmt: skip
+    n, mean = np.full(3, 300.0), float(np.mean(each))
+    about = np.sum((np.array(each) - mean) ** 2, axis=1)
+    feature = Feature("dose", transform="log1p")
+    (said,) = scales(feature, "abc", n, np.sum(each, axis=1), about, mean)
+    shown = float(said.partition("about ")[2].partition(" times")[0])
+    assert shown == pytest.approx(factor, rel=0.15)
+
+
 def test_values_carried_forward_in_thousands_of_clusters():
     clusters, values = np.repeat(np.arange(3000), 5), np.random.default_rng(0).normal(size=15_000)
     held = values.reshape(-1, 5).copy()
@@ -47,6 +61,7 @@ def test_values_carried_forward_in_thousands_of_clusters():
 
 @pytest.mark.parametrize(("form", "asked"), [
     (np.log1p, "are they logarithms there?"), (lambda x: x, None), (lambda x: x / 7, "unit?"),
+    (lambda x: np.digitize(x, [20, 40, 80]) + 2.0, "are they codes there, or in another unit?"),
 ])  # fmt: skip
 def test_the_form_of_skewed_numbers_is_named(form, asked):
     a, b, c = (np.random.default_rng(k).lognormal(3.5, 1.3, 200).round() for k in range(3))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -79,6 +80,11 @@ def test_estimates_of_one_run_and_of_several(files, run_command):
     head, *rows = lines_of("both.csv")
     assert head[1::2] == [f"{name}: odds ratio (95 % interval)" for name in ("adjusted", "crude")]
     assert {row[0]: row[1:] for row in rows}["arm=usual"][:2] == ["", ""]
+    copied = shutil.copytree(crude, files / "later" / "crude")
+    asked = (str(crude), str(copied), str(files / "runs" / "adjusted"), f"{crude}/")
+    assert run_command("estimates", *asked, "-o", "both.csv")[0] == 0
+    head = [name.partition(":")[0] for name in lines_of("both.csv")[0][1::2]]
+    assert head == ["runs/crude", "later/crude", "adjusted"]
 
 
 def test_what_no_table_of_estimates_can_be_made_of(files, run_command):

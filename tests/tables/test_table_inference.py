@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -82,6 +84,28 @@ def test_few_clusters_are_said(folder):
     assert "4 clusters are not more than the 4 parameters" in report.text
     with pytest.raises(ConfigError, match="needs more than 4 clusters, got 4"):
         report.estimates.joint_test(range(4))
+
+
+@pytest.mark.parametrize(("cluster", "inference", "said"), [
+    ("", "model", ""), ("occupation", "cluster", ""),
+    ("occupation", "robust", 'of one cluster of \'occupation\'; .*: use inference="cluster"'),
+    ("age", "debiased", 'fit without a penalty, and use inference="cluster"'),
+    ("row", "model", "each row of every client is a cluster of its own"),
+    ("row", "cluster", "each row of every client is a cluster of its own"),
+])  # fmt: skip
+def test_errors_that_ignore_clusters_and_clusters_that_group_nothing(
+    folder, tmp_path, cluster, inference, said
+):
+    d, _ = pooled(folder)
+    data = deal(tmp_path, d.assign(row=d.index), 4)
+    features = {name: "numeric" for name in COLUMNS if name != cluster}
+    schema = {"target": "affairs", "features": features} | ({"cluster": cluster} if cluster else {})
+    l1 = 0.1 if inference == "debiased" else 0
+    text = run(tables(data=data, schema=schema, inference=inference, l1=l1)).report.text
+    words = ("errors take all rows as independent", "is a cluster of its own")
+    about = [line for line in text.splitlines() if any(word in line for word in words)]
+    assert len(about) == bool(said)
+    assert re.search(said, "".join(about))
 
 
 @pytest.mark.parametrize("inference", ["model", "cluster"])

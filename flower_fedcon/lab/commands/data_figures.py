@@ -11,7 +11,6 @@ from flower_fedcon.errors import ConfigError, number_of, printable
 from flower_fedcon.lab.commands.options import Set
 from flower_fedcon.runs.commands import Command, times_in
 from flower_fedcon.runs.console import console, say, table
-from flower_fedcon.runs.paper_tables import p_equals
 
 
 def partition(
@@ -126,12 +125,7 @@ def curves(
         say(f"{held_out} held-out rows are not counted: write test_fraction = 0 to count all")
     if test is not None:
         kind = "stratified log-rank" if stratified else "log-rank"
-        say(
-            f"{kind} test: chi2 {test.statistic:.4g}, {number_of(test.degrees, 'degree')} of "
-            f"freedom, {p_equals(test.pvalue)}"
-        )
-        if test.caution:
-            say(test.caution)
+        say(f"{kind} test: {test.in_words}")
     longest = max(float(curve.time[-1]) for curve in by_arm.values())
     times = at_ticks(longest) if points is None else np.append(0.0, [at for at in points if at > 0])
     least_told = arguments.get("min_rows", 1) if least is None else least

@@ -23,6 +23,7 @@ from flower_fedcon.tables.ending.final_baseline import (
 )
 from flower_fedcon.tables.ending.final_intercepts import OfTables, check_random, has_random
 from flower_fedcon.tables.ending.final_signs import turned_at_the_end
+from flower_fedcon.tables.odd_clusters import ALONE, nothing_grouped
 from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.tables.row_weights import (
     FREQUENCY,
@@ -43,7 +44,7 @@ from flower_fedcon.tables.statistics.estimates import (
     check_method,
 )
 from flower_fedcon.tables.statistics.heterogeneity import check_heterogeneity
-from flower_fedcon.tables.statistics.site_sums import MODEL, ROBUST, estimates
+from flower_fedcon.tables.statistics.site_sums import CLUSTER, MODEL, ROBUST, estimates
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
@@ -128,6 +129,28 @@ def _said_of_weights(fit: Estimates, prepared: Preparation) -> Estimates:
     return replace(fit, notes=(*fit.notes, *said), weighing=prepared.weighing)
 
 
+def _said_of_clusters(fit: Estimates, prepared: Preparation) -> Estimates:
+    """Return estimates that say so if errors ignore the schema's clusters, or these group nothing.
+
+    What is among the preparation's remarks is not said again.
+    """
+    schema = prepared.stated
+    if schema is None or not schema.cluster or any(ALONE in line for line in prepared.remarks):
+        return fit
+    if fit.method != CLUSTER:
+        remedy = "fit without a penalty, and use " if fit.method == DEBIASED else "use "
+        said = (
+            f"errors take all rows as independent, also those of one cluster of "
+            f"{schema.cluster!r}; where these are alike, errors are wrong, and most often too "
+            f'small: {remedy}inference="{CLUSTER}"'
+        )
+    elif fit.clusters == sum(prepared.rows):
+        said = nothing_grouped(schema.cluster)
+    else:
+        return fit
+    return replace(fit, notes=(*fit.notes, said))
+
+
 def _penalty(strategy: Method[Any], setup: OfTables) -> str:
     """Return "l1" for an l1 norm alone, "none" for no penalty, otherwise a description."""
     psi, shape = strategy.regularizer, setup.layout.shape
@@ -200,6 +223,7 @@ def estimates_of(
         kind = _kind_of_weights(server.setup, "errors")
         fit = estimates_at(ask, prepared.loss, method, entries, x, kind)
         fit = _said_of_weights(replace(fit, common=common is not None), prepared)
+        fit = _said_of_clusters(fit, prepared)
     except FedConError as error:  # it must not end a finished run
         return f"no standard errors: {error}"
     if remarks is not None:

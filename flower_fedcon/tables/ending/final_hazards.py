@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ from flower_fedcon.runs.final_sums import asked, total_sums
 from flower_fedcon.runs.paper_tables import p_equals
 from flower_fedcon.tables import own_files
 from flower_fedcon.tables.ending.final_baseline import CommonFit
+from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.tables.row_weights import NO_HAZARDS, SAMPLING
 from flower_fedcon.tables.statistics.after_fit import proportionality_test
 from flower_fedcon.tables.statistics.hazards import (
@@ -55,6 +56,8 @@ class Hazards:
     curves : dict of array, shape (times, 2)
         With one baseline for all sites, by stratum: the times of events, and the cumulative hazard
         up to them.
+    terms : dict of list of int
+        By feature or term with several columns: their places in the test.
     """
 
     test: Proportionality | str
@@ -62,6 +65,7 @@ class Hazards:
     baselines: dict[str, Array] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)
     curves: dict[str, Array] = field(default_factory=dict)
+    terms: dict[str, list[int]] = field(default_factory=dict)
 
     @property
     def by_name(self) -> dict[str, Array]:
@@ -78,10 +82,12 @@ class Hazards:
             test = self.test
             along = "log(time)" if test.transform == LOG else "time"
             lines = [
-                f"test of proportional hazards along {along} ({PROPORTIONALITY}): chi2 "
-                f"{test.global_statistic:.4g} with {number_of(test.degrees, 'degree')} of freedom, "
-                f"{p_equals(test.global_pvalue)}"
+                f"test of proportional hazards along {along} ({PROPORTIONALITY}): "
+                + _in_words(test.global_statistic, test.degrees, test.global_pvalue)
             ]
+            joint = {name: test.joint_test(places) for name, places in self.terms.items()}
+            for name in sorted(joint, key=lambda name: joint[name][2])[:_SHOWN]:
+                lines.append(f"  all columns of {name}: {_in_words(*joint[name])}")
             for k in np.argsort(test.pvalue, kind="stable")[:_SHOWN].tolist():
                 said = f"chi2 {test.statistic[k]:.4g}, {p_equals(test.pvalue[k])}"
                 lines.append(f"  {test.names[k]}: {said}")
@@ -103,6 +109,7 @@ class Hazards:
             rows = [
                 *zip(test.names, test.statistic.tolist(), [1] * len(test.names),
                      test.pvalue.tolist(), strict=True),
+                *((name, *test.joint_test(places)) for name, places in self.terms.items()),
                 ("GLOBAL", test.global_statistic, test.degrees, test.global_pvalue),
             ]  # fmt: skip
             _write(folder / PROPORTIONALITY, own_files.PROPORTIONALITY, rows)
@@ -110,6 +117,21 @@ class Hazards:
             header = own_files.COMMON_BASELINE if self.curves else own_files.BASELINE
             each = [(name, *pair) for name, one in hazards.items() for pair in one.tolist()]
             _write(folder / BASELINE, header, each)
+
+
+def _in_words(statistic: float, degrees: int, p: float) -> str:
+    freedom = number_of(degrees, "degree")
+    return f"chi2 {statistic:.4g} with {freedom} of freedom, {p_equals(p)}"
+
+
+def _terms(prepared: Preparation) -> dict[str, list[int]]:
+    """Return the places of the columns of each feature or term with several, unless it has all."""
+    if prepared.stated is None:
+        return {}
+    places: dict[str, list[int]] = {}
+    for place, group in enumerate(prepared.groups):
+        places.setdefault(prepared.stated.groups[group], []).append(place)
+    return {name: own for name, own in places.items() if 1 < len(own) < len(prepared.names)}
 
 
 def _write(path: Path, header: tuple[str, ...], rows: Sequence[Sequence[object]]) -> None:
@@ -158,7 +180,7 @@ def common_hazards(server: Server, fit: CommonFit, *, tested: bool) -> Hazards:
     shift = float(np.exp(-(prepared.centers / prepared.scales) @ x))
     named = {fit.strata[int(place)]: hazard for place, hazard in f.baseline(x).items()}
     curves = {name or ALL: hazard * [1.0, shift] for name, hazard in named.items()}
-    return Hazards(test, curves=curves)
+    return Hazards(test, curves=curves, terms=_terms(prepared))
 
 
 def final_hazards(server: Server, engine: Engine, times: Array) -> Hazards:
@@ -191,10 +213,12 @@ def final_hazards(server: Server, engine: Engine, times: Array) -> Hazards:
         )  # fmt: skip
     except FedConError as error:  # it must not end a finished run
         test = str(error)
+    found = Hazards(test, times, terms=_terms(prepared))
     if not times.size:
-        return Hazards(test, times)
+        return found
     told, faults = asked(server, engine, "baseline", {"hazard": times.shape}, times=times)
     # For a row of zeros in the columns' own units; the model is that of centred columns.
     shift = float(np.exp(-(prepared.centers / prepared.scales) @ np.asarray(server.x)))
     baselines = {names[client]: shift * told[client]["hazard"] for client in sorted(told)}
-    return Hazards(test, times, baselines, {names[c]: faults[c] for c in sorted(faults)})
+    absent = {names[client]: faults[client] for client in sorted(faults)}
+    return replace(found, baselines=baselines, absent=absent)

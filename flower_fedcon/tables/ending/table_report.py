@@ -17,7 +17,6 @@ from flower_fedcon.errors import ConfigError, clients_by_name, first_few, number
 from flower_fedcon.regularizers import WithIntercept
 from flower_fedcon.runs.directory import versions
 from flower_fedcon.runs.history import Record
-from flower_fedcon.runs.paper_tables import p_equals
 from flower_fedcon.tables.by_level import ByLevel
 from flower_fedcon.tables.descriptives import Descriptives
 from flower_fedcon.tables.ending.convergence import Convergence
@@ -357,12 +356,7 @@ def _in_time(curves: Curves | None, schema: Schema | None) -> Iterator[str]:
             yield f"log-rank test: {error}"
         else:
             kind = "log-rank test, stratified by client" if stratified else "log-rank test"
-            yield (
-                f"{kind}: chi2 {test.statistic:.5g}, degrees of freedom {test.degrees}, "
-                f"{p_equals(test.pvalue)}"
-            )
-            if test.caution and not stratified:
-                yield f"  {test.caution}"
+            yield f"{kind}: {test.in_words}"
 
 
 def centred(x: Array, preparation: Preparation, server: Server) -> Array:

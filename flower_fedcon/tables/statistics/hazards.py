@@ -57,6 +57,10 @@ class Proportionality:
     degrees : int
         Its degrees of freedom: the number of columns that are not combinations of others.
     global_pvalue : float
+    score : array, shape (features,)
+        The sums over events of the function of time times the row beside its risk set.
+    covariance : array, shape (features, features)
+        The score's, if hazards are proportional.
     """
 
     transform: str
@@ -66,6 +70,23 @@ class Proportionality:
     global_statistic: float
     degrees: int
     global_pvalue: float
+    score: Array
+    covariance: Array
+
+    def joint_test(self, places: Sequence[int]) -> tuple[float, int, float]:
+        """Return the test of several columns, such as those of a category, as R's `cox.zph` has it.
+
+        Parameters
+        ----------
+        places : sequence of int
+            The columns' places among `names`.
+
+        Returns
+        -------
+        tuple
+            Chi^2, its degrees of freedom, and the p-value.
+        """
+        return _joint(self.score[list(places)], self.covariance[np.ix_(places, places)])
 
     def to_frame(self) -> Any:
         """Return a pandas table with a row for each column, and a last row for all."""
@@ -245,17 +266,19 @@ def tested(transform: str, names: Sequence[str], sums: Mapping[str, Array]) -> P
     variances = np.diag(covariance)
     with np.errstate(divide="ignore", invalid="ignore"):
         statistic = np.where(variances > _ROUNDING * np.diag(third), score**2 / variances, np.nan)
-    inverse, degrees = _inverse(covariance)
-    together = float(score @ inverse @ score)
+    every = _joint(score, covariance)
     return Proportionality(
-        transform,
-        list(names),
-        statistic,
-        chi2.sf(statistic, 1),
-        together,
-        degrees,
-        float(chi2.sf(together, degrees)),
+        transform, list(names), statistic, chi2.sf(statistic, 1), *every, score, covariance
     )
+
+
+def _joint(score: Array, covariance: Array) -> tuple[float, int, float]:
+    """Return the test that a score's expectation is 0: chi^2, degrees of freedom, and p."""
+    from scipy.stats import chi2
+
+    inverse, degrees = _inverse(covariance)
+    statistic = float(score @ inverse @ score)
+    return statistic, degrees, float(chi2.sf(statistic, degrees))
 
 
 def _inverse(matrix: Array) -> tuple[Array, int]:

@@ -144,6 +144,7 @@ def test_a_small_cluster_beside_few_others_is_not_told(tmp_path):
     assert few.estimates is None
     assert report([17, 1, 22], Policy(min_cell=1)).estimates.clusters == 6
     assert report([1] * 8 + [32], Policy()).estimates.clusters == 18  # three for each parameter
+    assert "each row of every client is a cluster of its own" in report([1] * 40, Policy()).text
 
 
 @pytest.mark.parametrize(

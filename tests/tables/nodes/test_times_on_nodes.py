@@ -57,13 +57,13 @@ def test_nodes_count_what_this_process_counts(study):
         [line for line in one.report.lines if any(word in line for word in words)]
         for one in (here, there)
     )
-    assert len(said) == 4
+    assert len(said) == 3
     assert said == told
     assert there.x.tobytes() == here.x.tobytes()
     assert Path("nodes/curves.csv").read_bytes() == Path("here/curves.csv").read_bytes()
     time, event, arm, site = (study[name] for name in ("time", "cens", "horTh", "tgrade"))
     test = logrank(time, event, arm, site, stratified=True, grid=SCHEMA["curve_times"], min_rows=5)
-    assert f"stratified by client: chi2 {test.statistic:.5g}, degrees" in here.report.text
+    assert f"stratified by client: {test.in_words}" in here.report.text
     assert "not a number at risk at a time" in here.report.text
     header, *rows = csv.reader(Path("here/curves.csv").read_text().splitlines())
     assert header[2] == "adjusted_at_risk"  # less some of the rows censored in the interval
@@ -139,6 +139,27 @@ def test_a_run_tests_hazards_as_r_does(folder, tmp_path):
         sites.predict_survival(d[:5], TIMES)
     for name in ("proportionality", "baseline"):
         assert written_by(list(pd.read_csv(tmp_path / "run" / f"{name}.csv"))) == "a run"
+
+
+@pytest.mark.parametrize(("stratified", "known"), [
+    (True, (2.16845962166070994, 2, 0.33816213443655680)),
+    (False, (2.4564488030050944, 2, 0.29281203297815278)),
+])  # fmt: skip
+def test_hazards_of_all_columns_of_a_category_are_tested_together(stratified, known, tmp_path):
+    """R 4.2.2, survival 3.5-3: the line of kind in cox.zph(fit, "log"), + strata(race) if so."""
+    kinds = ["none", "few", "many"]
+    d = rossi().assign(kind=lambda d: np.array(kinds)[np.digitize(d["prio"], [1, 4])])
+    kind = {"type": "categorical", "categories": kinds}
+    schema = STATED | {"features": {"fin": "numeric", "age": "numeric", "kind": kind}}
+    schema = {k: v for k, v in schema.items() if stratified or k != "curve_times"}
+    d.to_csv(tmp_path / "all.csv", index=False)
+    made = tables(data=f"{tmp_path}/all.csv", schema=schema | {"stratified": stratified},
+                  client_column="race", inference="model")  # fmt: skip
+    found = simulate(FedNewton(), made, 12, run_dir=tmp_path / "run").report
+    file = pd.read_csv(tmp_path / "run" / "proportionality.csv", index_col="column")
+    assert list(file.index)[2:] == ["kind=few", "kind=many", "kind", "GLOBAL"]
+    np.testing.assert_allclose(file.loc["kind"], known, rtol=1e-6)
+    assert f"all columns of kind: chi2 {known[0]:.4g} with 2 degrees of freedom" in found.text
 
 
 @on_grid
