@@ -1,4 +1,4 @@
-"""Sites whose outcomes, or other columns, seem to be turned round, from their sums for standard errors.
+"""Sites whose outcomes, or columns, seem to be turned round, from their sums for standard errors.
 
 Of the simulated federations of `flower_fedcon.tables.opposite_effects`, with events, 7 of 4,000 are
 remarked upon falsely, and 7 of 2,000 in which effects vary by up to their size; 54 and 51 % of
