@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from tabular import lines, run
@@ -9,9 +11,10 @@ from test_slips import SCHEMA, patients, said_of
 
 from flower_fedcon.tables import Schema
 from flower_fedcon.tables.builders import tables
-from flower_fedcon.tables.conspicuous import in_another_unit
+from flower_fedcon.tables.conspicuous import in_another_unit, scales
 from flower_fedcon.tables.misplaced import carried, misplaced
 from flower_fedcon.tables.odd_values import odd_values
+from flower_fedcon.tables.schema import Feature
 from flower_fedcon.tables.site_rows import SiteRows
 
 AGES = [np.random.default_rng(k).normal(55, 12, 80).round() for k in range(3)]
@@ -52,6 +55,25 @@ def test_the_form_of_skewed_numbers_is_named(form, asked):
     a, b, c = (np.random.default_rng(k).lognormal(3.5, 1.3, 200).round() for k in range(3))
     said = in_another_unit("pgr", ["a", "b", "c"], [a, form(b), c])
     assert [line.endswith(asked) for line in said] == [True] if asked else said == []
+
+
+@pytest.mark.parametrize(("form", "said"), [
+    (lambda x: 10 * x, r"about (6|7|8|9|1\d) .*another unit\?$"),
+    (lambda x: x / 10, r"about 1/(8|9|1\d)(\.\d)? .*another unit\?$"),
+    (lambda x: x / 1000, r"about 1/\d,?\d{3} .*another unit\?$"),
+    (np.log1p, "are they logarithms already there"), (lambda x: x, None),
+    (lambda x: np.where(np.arange(len(x)) % 10 < 7, 0, x), None),  # more zeros
+])  # fmt: skip
+def test_the_form_of_numbers_whose_log1p_is_used_is_named(form, said):
+    rngs = [np.random.default_rng(k) for k in range(3)]
+    a, b, c = (np.where(r.random(200) < 0.1, 0, r.lognormal(3.8, 1.6, 200).round()) for r in rngs)
+    each = [np.log1p(a), np.log1p(form(b)), np.log1p(c)]
+    n, sums = np.full(3, 200.0), np.array([own.sum() for own in each])
+    squares = np.array([((own - sums.sum() / 600) ** 2).sum() for own in each])
+    feature = Feature("pgr", transform="log1p")
+    told = scales(feature, ["a", "b", "c"], n, sums, squares, sums.sum() / 600)
+    assert [line for line in told if not (said and "at b" in line and re.search(said, line))] == []
+    assert len(told) == bool(said)
 
 
 def test_sizes_of_which_mean_and_spread_are_smaller_unlike_are_in_another_unit():
