@@ -30,13 +30,13 @@ from flower_fedcon.tables.turned_features import _changed, _evidence
 N = 60
 
 
-def counts(unit=1.0, people=1.0, role="exposure", seed=0):
+def counts(unit=1.0, people=1.0, role="exposure", seed=0, many=1.0):
     """Rows of three sites, the second with exposures in another unit, or of groups of people."""
     rng = np.random.default_rng(seed)
     site = np.repeat([0, 1, 2], N)
     x, years = rng.normal(size=3 * N), rng.uniform(0.5, 3.0, 3 * N)
     years *= np.where(site == 1, people, 1.0)
-    y = rng.poisson(years * np.exp(0.4 * x - 0.3 * (site == 2)))
+    y = rng.poisson(many * years * np.exp(0.4 * x - 0.3 * (site == 2)))
     told = years * np.where(site == 1, unit, 1.0)
     return pd.DataFrame({"y": y, "x": x, role: told if role == "exposure" else np.log(told)})
 
@@ -145,6 +145,14 @@ ARMS = np.tile([*"abc"], N)
     (times(), "e", True, TIMES, "all 60 rows of site1 have an event, and 33% elsewhere are cens"),
     (times(), "entry", 0.0, TIMES, "column 'entry': it is 0 in all rows of site1, and "),
     (counts(), "exposure", 1.0, COUNTS, "column 'exposure': it is 1 in all rows of site1, and 1.7"),
+    (counts(), "exposure", 2.5, COUNTS, "'exposure': it is 2.5 in all rows of site1, and 1.7"),
+    (counts().rename(columns={"exposure": "score"}), "score", 2.5,
+     {"target": "y", "loss": "poisson", "features": numeric("x"), "offset": "score"},
+     "column 'score': it is 2.5 in all rows of site1, and "),
+    (times(), "t", lambda d: d["t"].where(d["e"], 6000.0), TIMES, "more events would be expected"),
+    (counts(many=50.0), "exposure", lambda d: d["exposure"].to_numpy()[::-1], COUNTS,
+     "column 'exposure': 'y' does not rise with it at site1 (slope of logarithms "),
+    (counts(), "y", lambda d: d["y"].cumsum(), COUNTS, "times the others': are they running sums"),
     (counts().assign(y=lambda d: 288 + 54 * d["x"]), "y", lambda d: d["y"] - 242, LINEAR,
      "): another unit, or a change from a first value?"),
     (counts().assign(y=lambda d: d["x"]), "y", lambda d: d["y"].rank(pct=True), LINEAR,
