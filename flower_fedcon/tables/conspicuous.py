@@ -568,7 +568,7 @@ another unit?'
     if not own or not others or min(mean, elsewhere) <= 0:
         return ""
     spread = float(np.median(others))
-    logs = np.maximum(elsewhere + spread * _NORMAL, 0.0)
+    logs = np.clip(elsewhere + spread * _NORMAL, 0.0, 300.0)
 
     def scaled(size: float) -> Array:
         return np.log1p(np.minimum(math.exp(size) * np.expm1(logs), LARGEST))

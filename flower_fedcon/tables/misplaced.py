@@ -138,6 +138,12 @@ class _Known(NamedTuple):
         values = np.concatenate([part.values for part in parts])
         return cls(values, *np.unique(values, return_counts=True))
 
+    @property
+    def spread(self) -> float:
+        """The standard deviation."""
+        with np.errstate(over="ignore"):  # of squares; an infinite one tells nothing
+            return float(self.values.std())
+
     def share(self, where: Array) -> float:
         """Return the share of rows with some of the different values."""
         return float(self.counts[where].sum() / self.counts.sum())
@@ -217,14 +223,14 @@ codes of groups there?"]
         if not step:
             continue
         low, high = float(own.distinct[0]), float(own.distinct[-1])
-        spreads, spread = [float(part.values.std()) for part in rest], float(own.values.std())
+        spread, *spreads = (part.spread for part in (own, *rest))
         usual = float(np.median(spreads))
-        unit = not 1 / _ANOTHER < spread / usual < _ANOTHER  # which changes the step, too
         like = max(part.share(_are_multiples(part.distinct - low, step)) for part in rest)
         few = like <= _SHARE and like ** len(own.values) < _LACKS
         beyond = min(part.share((part.distinct < low) | (part.distinct > high)) for part in rest)
         one_by_one = len(own.distinct) <= _KINDS and high - low == step * (len(own.distinct) - 1)
-        if few and step >= _MATTERS * usual and not unit:
+        alike = spread < _ANOTHER * usual < _ANOTHER**2 * spread  # else the unit changes the step
+        if few and alike and step >= _MATTERS * usual:
             start = 0.0 if _are_multiples(np.array([low]), step)[0] else low % step
             more = (
                 f"{start:g} and multiples of {step:g} more" if start else f"multiples of {step:g}"

@@ -260,7 +260,12 @@ are 5.9 times the others': are they running sums there?"]
     descend = [float((own < 0).mean()) if len(own) >= FEW else math.nan for own in steps]
     for k, name in enumerate(names):
         rest = [j for j in range(len(names)) if j != k]
-        if descend[k] != 0 or values[k].min() < 0 or not all(descend[j] > _DESCEND for j in rest):
+        if (
+            not rest
+            or descend[k] != 0
+            or values[k].min() < 0
+            or not all(descend[j] > _DESCEND for j in rest)
+        ):
             continue
         whole = sum(float(values[j].sum()) for j in rest)
         elsewhere = whole / sum(float(exposures[j].sum()) for j in rest)
@@ -307,7 +312,7 @@ then about 17 more events would be expected: is it known how long each was follo
     for k, name in enumerate(names):
         own, rest = censored[k], [part for j, part in enumerate(censored) if j != k]
         known = np.sort(times[k][events[k] == 1])
-        if len(own) < FEW or np.ptp(own) > 0 or len(np.unique(known)) < _VARY:
+        if not rest or len(own) < FEW or np.ptp(own) > 0 or len(np.unique(known)) < _VARY:
             continue
         start, last = float(known[len(known) // 2]), float(known[-1])
         under = float(np.maximum(np.minimum(times[k], last) - start, 0.0).sum())

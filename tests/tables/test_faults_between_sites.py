@@ -26,6 +26,11 @@ from flower_fedcon.tables.opposite_effects import TAU, SiteSums, agreement
 from flower_fedcon.tables.read import columns_of
 from flower_fedcon.tables.survey import Client, survey
 from flower_fedcon.tables.turned_features import _changed, _evidence
+from flower_fedcon.tables.unlike_outcomes import (
+    censored_at_once,
+    running_sums,
+    unrelated_exposures,
+)
 
 N = 60
 
@@ -170,6 +175,13 @@ def test_one_value_or_changes_at_a_site(frame, column, value, schema, asks, tmp_
     second = frame[N : 2 * N]
     frame = pd.concat([frame[:N], second.assign(**{column: value}), frame[2 * N :]])
     assert len(remarks(tmp_path, frame, schema, asks)) == 1
+
+
+def test_of_one_site_there_is_nothing_to_compare():
+    y, ones = [np.arange(60.0)], [np.ones(60)]
+    assert [*running_sums("y", "a", y, ones, ones)] == []
+    assert [*censored_at_once("y", "a", [np.minimum(y[0], 20)], [y[0] < 20])] == []
+    assert [*unrelated_exposures("y", "e", "a", y, [y[0][::-1] + 1])] == []
 
 
 # --- outcomes turned round -----------------------------------------------------------------------
