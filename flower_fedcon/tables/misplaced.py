@@ -207,7 +207,8 @@ def coarser(names: Sequence[str], each: Sequence[Array]) -> Iterator[str]:
     clients rounds to a third of their spread 98 % are found of normal numbers and all of ages, of
     amounts 62 % or more; of codes of ages in groups of 15 years all. Of 6,000 honest ones none was
     said but amounts up to about 3 in whole numbers at one site, and 26 of 9,916 columns of
-    federations made of R's data sets, 24 of them in one set, of radar pulses cut off at -1 and 1.
+    federations made of R's data sets, 24 of them in one set, of radar pulses cut off at -1 and 1. A
+    site of pupils beside adults is asked about their ages as well.
 
     >>> x = np.linspace(18.0, 90.0, 145)
     >>> list(coarser("ab", [x, 5 + (x // 30) * 30]))
