@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
@@ -36,6 +37,8 @@ _LEAST, _OFF, _TIMES_SD = (
 _APART = 1.5  # and by this factor, if values lie far apart compared with their spread
 _SHIFTED = 2.0  # times both spreads: outcomes of another kind
 _LOGS = ("log", "log1p")
+_LESS, _MORE = (0.6, 1.1), (0.8, 1.35)  # times the spread that log1p has in another unit
+_OF_LOGS, _NO_UNIT = 1.25, 0.6  # times that of two logarithms; in another unit spreads are larger
 _NEAR_0, _NEAR_1 = 0.3, 1.25  # a mean, and a factor of a spread: of standardised values
 _EXACT = 0.03  # from 1: the spread of values that are standardised by their own mean and spread
 _OLD = 80.0  # the mean of two digits below which they may be ages beside years of birth
@@ -46,6 +49,8 @@ _CODES = (0.0, 1.0), (1.0, 2.0), (-1.0, 1.0), (-1.0, 0.0)  # of columns with two
 _ROWS = 10  # fewer rows do not show an identifier
 _SHOWN = 6
 _HEAVY, _TIMES = 0.1, 5.0  # a row's share of all weight that is said: so much, times an equal one
+_NORMAL = np.array([NormalDist().inv_cdf((k + 0.5) / 100) for k in range(100)])
+_WIDE = 25.0  # the greatest logarithm of a factor between units
 _CHANCE = 0.01  # of one value in all rows of a client, below which it is said
 _LACKS = 1e-6  # of no row with a category that all others have, below which it is said
 _MOSTLY = 0.9  # of the others' rows: where more have an event, all may have one
@@ -429,8 +434,9 @@ def scales(
     Their values are a hundred times the others', or a hundredth. Or their mean is six times, or a
     sixth, and their spread differs by that within a factor of 2 (months and years), or of 3 in
     skewed columns, whose spreads have large errors; or both are six times each other client's, or a
-    sixth. Logarithms then have means that differ by log 6 and spreads within a factor of 2. Or the
-    means are far apart compared with both spreads (Fahrenheit and Celsius).
+    sixth. Logarithms then have means that differ by log 6 and spreads within a factor of 2; see
+    `_made_from_log1p` for log1p. Or the means are far apart compared with both spreads (Fahrenheit
+    and Celsius).
 
     Parameters
     ----------
@@ -458,6 +464,10 @@ def scales(
     remarks = []
     whole = dict(zip(names, _may_be_whole(observed, sums, squares, mean).tolist(), strict=True))
     for name, ratio in _ratios(sizes, many):
+        if feature.transform == "log1p":
+            if line := _made_from_log1p(name, ratio, means, spreads):
+                remarks.append(f"column {feature.name!r}: values {line}")
+            continue
         within = ratio * (1 - 1e-9) > 1 / _FACTOR and ratio < _FACTOR * (1 - 1e-9)
         of_values = _of_values(feature.transform, means[name], ratio)
         said, asked = _times_in_words(name, of_values, means, of_logs), "another unit?"
@@ -561,6 +571,72 @@ def _made_from(
                 asked = "codes there, or in another unit" if whole else "logarithms there"
                 return _Made(said, f"are they {asked}?", sure)
     return None
+
+
+def _made_from_log1p(
+    name: str, ratio: float, means: dict[str, float], spreads: dict[str, float]
+) -> str:
+    """Return how a client's values, used as log(1 + x), differ from the others'; "" if they do not.
+
+    The others' log(1 + x) are taken as a normal sample cut off at 0. They give the mean and spread
+    that the client's have in another unit, which zeros and numbers near 0 change, or if they are
+    logarithms already.
+
+    Of 8,000 simulated honest federations of amounts and counts, whose levels differ by 0.2 or 0.4
+    in their logarithms and whose shares of zeros by 0.5 in their logits, 34 are remarked upon; of
+    861 made of R's data sets at random none, and by factors, such as tumours' grades, 27 of 1,596.
+    Of amounts and counts in another unit, a thousandth to ten times, 58 % are found, and of
+    logarithms 46 %.
+
+    Parameters
+    ----------
+    name : str
+        The client's name.
+    ratio : float
+        The ratio of the sizes, exp(mean), of its values and the others'.
+    means, spreads : dict of float
+        Of log(1 + x), by client.
+
+    Examples
+    --------
+    >>> means, spreads = {"a": 3.4, "b": 0.44, "c": 3.4}, {"a": 2.0, "b": 0.5, "c": 1.9}
+    >>> _made_from_log1p("b", 0.052, means, spreads)
+    'at b are about 1/146 times those of the others (mean of logarithms 0.44, elsewhere 3.4): \
+another unit?'
+    >>> spreads["b"] = 1.2  # more zeros
+    >>> _made_from_log1p("b", 0.052, means, spreads)
+    ''
+    """
+    others = [spread for other, spread in spreads.items() if other != name and spread]
+    own, mean = spreads.get(name), means[name]
+    elsewhere = mean - math.log(ratio)
+    if not own or not others or min(mean, elsewhere) <= 0:
+        return ""
+    spread = float(np.median(others))
+    logs = np.clip(elsewhere + spread * _NORMAL, 0.0, 300.0)
+
+    def scaled(size: float) -> Array:
+        return np.log1p(np.minimum(math.exp(size) * np.expm1(logs), LARGEST))
+
+    low, high = -_WIDE, _WIDE
+    for _ in range(40):
+        size = (low + high) / 2
+        low, high = (size, high) if scaled(size).mean() < mean else (low, size)
+    times = own / float(scaled(size).std())
+    least, most = _MORE if size > 0 else _LESS
+    if abs(size) >= math.log(_ALIKE) and least < times < most:
+        return f"{_times_in_words(name, math.exp(size), means, ' of logarithms')}: another unit?"
+    twice = [np.log1p(logs / unit) for unit in (1.0, math.log(10.0))]
+    if times < _NO_UNIT and elsewhere - mean > own and any(
+        abs(each.mean() - mean) < own / 2 and 1 / _OF_LOGS < own / each.std() < _OF_LOGS
+        for each in twice
+    ):  # fmt: skip
+        return (
+            f"at {name}, as log(1 + x), have the mean {mean:.4g} and the standard deviation "
+            f"{own:.3g}, and elsewhere {elsewhere:.4g} and {spread:.3g}: are they logarithms "
+            f"already there?"
+        )
+    return ""
 
 
 def _ratios(sizes: dict[str, float], many: set[str]) -> Iterator[tuple[str, float]]:

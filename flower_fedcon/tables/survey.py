@@ -30,7 +30,6 @@ from flower_fedcon.tables.conspicuous import (
 from flower_fedcon.tables.design import of_quantiles
 from flower_fedcon.tables.families.base import RESIDUAL
 from flower_fedcon.tables.marks import DATE, canonical, is_id, number_in
-from flower_fedcon.tables.misplaced import misplaced
 from flower_fedcon.tables.near_copies import near_copies
 from flower_fedcon.tables.odd_clusters import odd_clusters
 from flower_fedcon.tables.odd_values import odd_across, odd_pairs, odd_values, remedy_of, totals
@@ -43,7 +42,14 @@ from flower_fedcon.tables.site_rows import SiteRows
 from flower_fedcon.tables.small_cells import effective_rows
 from flower_fedcon.tables.table import SPREAD, SUMMARY, Table
 from flower_fedcon.tables.turned_round import turned_round
-from flower_fedcon.tables.unlike_outcomes import counts_left_out, even_outcomes
+from flower_fedcon.tables.unlike_outcomes import (
+    censored_at_once,
+    counts_left_out,
+    even_outcomes,
+    running_sums,
+    unrelated_exposures,
+)
+from flower_fedcon.tables.unlike_values import unlike_values
 from flower_fedcon.validation import Array
 
 _WORK = 1e11  # multiplications: half a minute
@@ -51,6 +57,7 @@ _COPY = 1e-10  # from 1: the correlation with an outcome of which a column is a 
 _CODES = 3, 7  # so many whole numbers, below 10, may be codes of categories
 _BY_CHANCE = 0.01  # of no late entry at a client
 _FEW = 20  # with fewer values a column is not taken for an identifier
+_VARIES = 5  # exposures: with fewer, all rows of another client may well have one
 
 
 @dataclass(frozen=True, eq=False)
@@ -262,14 +269,46 @@ def scales_of_outcomes(names: Sequence[str], tables: Sequence[Table]) -> Iterato
             return
         if column != schema.target or not schema.family.log_link:
             yield from in_another_unit(column, names, values, outcome=column == schema.target)
+    if schema.family.labelled:
+        return
+    target, y = schema.target, outcomes[schema.target]
+    exposures = [
+        np.ones(len(table.targets)) if table.offset is None or not schema.family.log_link
+        else np.exp(np.clip(table.offset, -300.0, 300.0)) for table in tables
+    ]  # fmt: skip
     if schema.family.whole:
-        counts = outcomes[schema.target]
-        offsets = [np.zeros(len(y)) if t.offset is None else np.asarray(t.offset)
-                   for y, t in zip(counts, tables, strict=True)]  # fmt: skip
-        exposures = [np.exp(np.clip(own, -300.0, 300.0)) for own in offsets]
-        yield from counts_left_out(schema.target, names, counts, exposures)
-    elif not schema.family.labelled:
-        yield from even_outcomes(schema.target, names, outcomes[schema.target])
+        yield from counts_left_out(target, names, y, exposures)
+    else:
+        yield from even_outcomes(target, names, y)
+    if schema.event:
+        yield from censored_at_once(target, names, y, [table.outcome for table in tables])
+        return
+    clusters = [np.zeros(len(t.targets)) if t.clusters is None else t.clusters for t in tables]
+    yield from running_sums(target, names, y, exposures, clusters)
+    if schema.family.log_link and schema.offsets:
+        column = schema.exposure or schema.offset
+        if len(schema.offsets) == 1:
+            given = exposures if schema.exposure else [np.log(own) for own in exposures]
+            yield from _exposed_alike(column, names, given)
+        yield from unrelated_exposures(target, column, names, y, exposures)
+
+
+def _exposed_alike(column: str, names: Sequence[str], each: Sequence[Array]) -> Iterator[str]:
+    """Yield the client whose exposures, or offsets, have one value, if they vary at each other.
+
+    Exposures of 1 are said by their sums, on nodes, too; see `conspicuous.of_levels`.
+
+    >>> e = np.linspace(2.0, 5.0, 30)
+    >>> [*_exposed_alike("years", "abc", [e, e, np.full(30, 3.46)])]
+    ["column 'years': it is 3.46 in all rows of c, and 3.5 on average elsewhere: is it not known \
+there?"]
+    """
+    alike = [k for k, own in enumerate(each) if len(own) and np.ptp(own) <= 1e-9 * abs(own[0])]
+    if len(alike) == 1 < len(names) and len(own := each[alike[0]]) >= _FEW:
+        rest = [part for k, part in enumerate(each) if k != alike[0]]
+        if abs(own[0] - 1) > 1e-9 and min(len(np.unique(part)) for part in rest) >= _VARIES:
+            elsewhere = float(np.concatenate(rest).mean())
+            yield never_varies(column, names[alike[0]], float(own[0]), elsewhere)
 
 
 def rows_beside_others(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[str]:
@@ -281,7 +320,7 @@ def rows_beside_others(names: Sequence[str], tables: Sequence[SiteRows]) -> Iter
     tables : sequence of SiteRows
         Rows of one schema.
     """
-    for check in (misplaced, near_copies, odd_clusters, same_rows):
+    for check in (unlike_values, near_copies, odd_clusters, same_rows):
         yield from check(names, tables)
 
 

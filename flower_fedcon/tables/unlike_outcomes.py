@@ -11,6 +11,8 @@ are so elsewhere: this gives the chance that no row is 0, or above the client's 
 2,000 with numbers of successes 11; if the number of trials differs between clients, 25 %, which is
 another kind as well. Of counts without 0 at one client 59 % are found, of those cut off at their
 85th percentile 33 %, of 0 and 1 for none and some 68 %.
+
+Outcomes that do not rise with exposures, running sums and times of censored rows: see below.
 """
 
 from __future__ import annotations
@@ -27,6 +29,10 @@ FEW = 20
 """With fewer rows nothing is said of a client."""
 _EVEN = 0.2  # Kolmogorov's distance, times sqrt(rows)
 _CHANCE = 1e-4
+_RISES, _LEVEL, _SURE = 0.7, 0.25, 5.0  # slopes by exposures; standard errors between them
+_DESCEND, _HIGHER = 0.2, math.log(2.0)  # steps elsewhere; the level of sums beside the others'
+_NO_MORE = 0.01  # the chance of no event after the last one
+_VARY, _TIED = 10, 0.1  # times of events; the share of censored rows elsewhere with one time
 _LIKE_POISSON = 0.5  # of the expected rows elsewhere: with fewer, counts are less dispersed
 
 
@@ -148,6 +154,183 @@ does 1 stand for one or more there?"]
                 f"{rows[k] * above:.0f} would be above 1 at its own rate: does 1 stand for one or "
                 f"more there?"
             )
+
+
+def unrelated_exposures(
+    column: str, exposure: str, names: Sequence[str], values: Sequence[Array],
+    exposures: Sequence[Array],
+) -> Iterator[str]:  # fmt: skip
+    """Yield the clients whose outcomes do not rise with their exposures, as the others' do.
+
+    The slope of a model with a log link, of outcomes by the logarithm of exposures, is near 1 if
+    both belong together, and near 0 if exposures are in other rows, or outcomes are rates. Of 4,000
+    simulated federations whose rates vary, and depend on exposures by site in half of them, 8 are
+    said. Of exposures in other rows 46 % are found if their logarithms vary by 1, a quarter by 0.6,
+    and few by 0.3; many of these have few events.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> e = rng.lognormal(3.0, 0.8, (3, 80))
+    >>> y = rng.poisson(0.3 * e).astype(float)
+    >>> [*unrelated_exposures("falls", "years", "abc", y, e)]
+    []
+    >>> e[1] = e[1, ::-1]
+    >>> [*unrelated_exposures("falls", "years", "abc", y, e)]
+    ["column 'years': 'falls' does not rise with it at b (slope of logarithms -0.11, and 0.9 \
+elsewhere): is it in other rows there, or are outcomes rates?"]
+    """
+    found = [_slope(y, np.log(e)) for y, e in zip(values, exposures, strict=True)]
+    for k, name in enumerate(names):
+        rest = [one for j, one in enumerate(found) if j != k and one is not None]
+        own = found[k]
+        if own is None or not rest:
+            continue
+        size = np.array([1 / error**2 for _, error in rest])
+        elsewhere = float(size @ [slope for slope, _ in rest] / size.sum())
+        if elsewhere < _RISES or abs(own[0]) > max(_LEVEL, 2 * own[1]):
+            continue
+        apart, spread = min(elsewhere, 1.0) - own[0], float(np.std([slope for slope, _ in rest]))
+        if apart > _SURE * math.hypot(own[1], size.sum() ** -0.5, spread / 2):
+            yield (
+                f"column {exposure!r}: {column!r} does not rise with it at {name} (slope of "
+                f"logarithms {own[0] + 0.0:.2f}, and {elsewhere:.1f} elsewhere): is it in other "
+                f"rows there, or are outcomes rates?"
+            )
+
+
+def _slope(y: Array, x: Array) -> tuple[float, float] | None:
+    """Return the slope of log E(y) by x, and its robust error; None where it is hardly known.
+
+    >>> y = np.array([1.0, 2, 4, 8, 16, 32] * 4)
+    >>> slope, error = _slope(y, np.log(y))
+    >>> round(slope, 6), round(error, 6)
+    (1.0, 0.0)
+    """
+    if len(y) < FEW or not y.sum() > 0 or np.ptp(x) == 0:
+        return None
+    A = np.column_stack([np.ones(len(y)), x - x.mean()])
+    beta = np.array([math.log(y.mean()), 0.0])
+    for _ in range(25):
+        mean = np.exp(np.clip(A @ beta, -50.0, 50.0))
+        H = A.T @ (mean[:, None] * A)
+        if np.linalg.cond(H) > 1e12:
+            return None
+        step = np.linalg.solve(H, A.T @ (y - mean))
+        beta = beta + step / max(1.0, float(np.abs(step).max()))
+        if np.abs(step).max() < 1e-9:
+            break
+    else:
+        return None
+    score = A * (y - mean)[:, None]
+    inverse = np.linalg.inv(H)
+    variance = float((inverse @ score.T @ score @ inverse)[1, 1])
+    return float(beta[1]), math.sqrt(variance) + 1e-12
+
+
+def running_sums(
+    column: str, names: Sequence[str], values: Sequence[Array], exposures: Sequence[Array],
+    clusters: Sequence[Array],
+) -> Iterator[str]:  # fmt: skip
+    """Yield the clients whose outcomes never descend within a cluster, or at all, as sums do.
+
+    Rows that are sorted by their outcomes do so, too. But their level is like the others', and that
+    of running sums is higher, and becomes like the others' if they are differences from row to row.
+    Of 4,000 simulated federations with sums over a client's rows 82 % are found, over eight rows
+    55 %; of honest ones none is said, of files sorted by their outcomes 10, and of clusters sorted
+    by them 167. None of those made of R's data sets is said.
+
+    Examples
+    --------
+    >>> y = np.random.default_rng(0).poisson(3.0, (3, 40)).astype(float)
+    >>> months = np.repeat(np.arange(4), 10)
+    >>> sums = np.concatenate([np.cumsum(part) for part in y[1].reshape(4, 10)])
+    >>> [*running_sums("falls", "abc", [y[0], sums, y[2]], np.ones((3, 40)), [months] * 3)]
+    ["column 'falls': its values never descend from row to row within a cluster of b, and they \
+are 5.9 times the others': are they running sums there?"]
+    >>> [*running_sums("falls", "abc", [y[0], np.sort(y[1]), y[2]], np.ones((3, 40)), [months] * 3)]
+    []
+    """
+    order = [np.argsort(own, kind="stable") for own in clusters]
+    values, exposures, clusters = (
+        [own[places] for own, places in zip(each, order, strict=True)]
+        for each in (values, exposures, clusters)
+    )
+    steps = [np.diff(y)[np.diff(c) == 0] for y, c in zip(values, clusters, strict=True)]
+    descend = [float((own < 0).mean()) if len(own) >= FEW else math.nan for own in steps]
+    for k, name in enumerate(names):
+        rest = [j for j in range(len(names)) if j != k]
+        if (
+            not rest
+            or descend[k] != 0
+            or values[k].min() < 0
+            or not all(descend[j] > _DESCEND for j in rest)
+        ):
+            continue
+        whole = sum(float(values[j].sum()) for j in rest)
+        elsewhere = whole / sum(float(exposures[j].sum()) for j in rest)
+        starts = np.diff(clusters[k], prepend=np.nan) != 0
+        single = np.where(starts, values[k], np.diff(values[k], prepend=0.0))
+        sizes = [float(own.sum() / exposures[k].sum()) for own in (values[k], single)]
+        if min(elsewhere, *sizes) <= 0:
+            continue
+        sums, differences = (math.log(size / elsewhere) for size in sizes)
+        if sums > _HIGHER and abs(differences) < sums / 3:
+            within = " within a cluster" if starts.sum() > 1 else ""
+            yield (
+                f"column {column!r}: its values never descend from row to row{within} of {name}, "
+                f"and they are {math.exp(sums):.2g} times the others': are they running sums there?"
+            )
+
+
+def censored_at_once(
+    column: str, names: Sequence[str], times: Sequence[Array], events: Sequence[Array]
+) -> Iterator[str]:
+    """Yield the clients whose censored rows have one time, which vary elsewhere.
+
+    A client may have followed each row for as long. Then events go on until that time, at the rate
+    of the later half of events; else it is the end of the study, in place of the last visit. Of
+    3,000 simulated honest federations 4 are said, of 5,756 made of R's data sets none, and of
+    clients with the end of the study 89 % are found.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> t, end = rng.exponential(2000.0, (3, 200)), rng.uniform(100.0, 1500.0, (3, 200))
+    >>> seen, told = (t <= end).astype(float), np.minimum(t, end)
+    >>> [*censored_at_once("days", "abc", told, seen)]
+    []
+    >>> told[1] = np.where(seen[1] == 1, t[1], 2000.0)
+    >>> [*censored_at_once("days", "abc", told, seen)]
+    ["column 'days': all 142 censored rows of b have the time 2000, and elsewhere they differ; by \
+then about 17 more events would be expected: is it known how long each was followed?"]
+    >>> told[1], seen[1] = np.minimum(t[1], 1500.0), t[1] <= 1500.0
+    >>> [*censored_at_once("days", "abc", told, seen)]
+    []
+    """
+    censored = [t[seen == 0] for t, seen in zip(times, events, strict=True)]
+    for k, name in enumerate(names):
+        own, rest = censored[k], [part for j, part in enumerate(censored) if j != k]
+        known = np.sort(times[k][events[k] == 1])
+        if not rest or len(own) < FEW or np.ptp(own) > 0 or len(np.unique(known)) < _VARY:
+            continue
+        start, last = float(known[len(known) // 2]), float(known[-1])
+        under = float(np.maximum(np.minimum(times[k], last) - start, 0.0).sum())
+        rate = float((known > start).sum()) / under if under > 0 else 0.0
+        expected = rate * len(own) * (own[0] - last)
+        if expected > -math.log(_NO_MORE) and all(
+            len(part) >= FEW and _commonest(part) <= _TIED for part in rest
+        ):
+            yield (
+                f"column {column!r}: all {len(own)} censored rows of {name} have the time "
+                f"{own[0]:g}, and elsewhere they differ; by then about {expected:.0f} more events "
+                f"would be expected: is it known how long each was followed?"
+            )
+
+
+def _commonest(values: Array) -> float:
+    """Return the share of the most frequent value."""
+    return float(np.unique(values, return_counts=True)[1].max() / len(values))
 
 
 def _none(mean: Array) -> Array:

@@ -26,17 +26,22 @@ from flower_fedcon.tables.opposite_effects import TAU, SiteSums, agreement
 from flower_fedcon.tables.read import columns_of
 from flower_fedcon.tables.survey import Client, survey
 from flower_fedcon.tables.turned_features import _changed, _evidence
+from flower_fedcon.tables.unlike_outcomes import (
+    censored_at_once,
+    running_sums,
+    unrelated_exposures,
+)
 
 N = 60
 
 
-def counts(unit=1.0, people=1.0, role="exposure", seed=0):
+def counts(unit=1.0, people=1.0, role="exposure", seed=0, many=1.0):
     """Rows of three sites, the second with exposures in another unit, or of groups of people."""
     rng = np.random.default_rng(seed)
     site = np.repeat([0, 1, 2], N)
     x, years = rng.normal(size=3 * N), rng.uniform(0.5, 3.0, 3 * N)
     years *= np.where(site == 1, people, 1.0)
-    y = rng.poisson(years * np.exp(0.4 * x - 0.3 * (site == 2)))
+    y = rng.poisson(many * years * np.exp(0.4 * x - 0.3 * (site == 2)))
     told = years * np.where(site == 1, unit, 1.0)
     return pd.DataFrame({"y": y, "x": x, role: told if role == "exposure" else np.log(told)})
 
@@ -145,6 +150,14 @@ ARMS = np.tile([*"abc"], N)
     (times(), "e", True, TIMES, "all 60 rows of site1 have an event, and 33% elsewhere are cens"),
     (times(), "entry", 0.0, TIMES, "column 'entry': it is 0 in all rows of site1, and "),
     (counts(), "exposure", 1.0, COUNTS, "column 'exposure': it is 1 in all rows of site1, and 1.7"),
+    (counts(), "exposure", 2.5, COUNTS, "'exposure': it is 2.5 in all rows of site1, and 1.7"),
+    (counts().rename(columns={"exposure": "score"}), "score", 2.5,
+     {"target": "y", "loss": "poisson", "features": numeric("x"), "offset": "score"},
+     "column 'score': it is 2.5 in all rows of site1, and "),
+    (times(), "t", lambda d: d["t"].where(d["e"], 6000.0), TIMES, "more events would be expected"),
+    (counts(many=50.0), "exposure", lambda d: d["exposure"].to_numpy()[::-1], COUNTS,
+     "column 'exposure': 'y' does not rise with it at site1 (slope of logarithms "),
+    (counts(), "y", lambda d: d["y"].cumsum(), COUNTS, "times the others': are they running sums"),
     (counts().assign(y=lambda d: 288 + 54 * d["x"]), "y", lambda d: d["y"] - 242, LINEAR,
      "): another unit, or a change from a first value?"),
     (counts().assign(y=lambda d: d["x"]), "y", lambda d: d["y"].rank(pct=True), LINEAR,
@@ -162,6 +175,13 @@ def test_one_value_or_changes_at_a_site(frame, column, value, schema, asks, tmp_
     second = frame[N : 2 * N]
     frame = pd.concat([frame[:N], second.assign(**{column: value}), frame[2 * N :]])
     assert len(remarks(tmp_path, frame, schema, asks)) == 1
+
+
+def test_of_one_site_there_is_nothing_to_compare():
+    y, ones = [np.arange(60.0)], [np.ones(60)]
+    assert [*running_sums("y", "a", y, ones, ones)] == []
+    assert [*censored_at_once("y", "a", [np.minimum(y[0], 20)], [y[0] < 20])] == []
+    assert [*unrelated_exposures("y", "e", "a", y, [y[0][::-1] + 1])] == []
 
 
 # --- outcomes turned round -----------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from tabular import lines, run
@@ -10,10 +12,10 @@ from test_slips import SCHEMA, patients, said_of
 from flower_fedcon.tables import Schema
 from flower_fedcon.tables.builders import tables
 from flower_fedcon.tables.conspicuous import in_another_unit, scales
-from flower_fedcon.tables.misplaced import carried, misplaced
 from flower_fedcon.tables.odd_values import odd_values
 from flower_fedcon.tables.schema import Feature
 from flower_fedcon.tables.site_rows import SiteRows
+from flower_fedcon.tables.unlike_values import carried, unlike_values
 
 AGES = [np.random.default_rng(k).normal(55, 12, 80).round() for k in range(3)]
 FORMS = {  # what a site gives for ages, and the end of what is said of it
@@ -67,6 +69,25 @@ def test_the_form_of_skewed_numbers_is_named(form, asked):
     a, b, c = (np.random.default_rng(k).lognormal(3.5, 1.3, 200).round() for k in range(3))
     said = in_another_unit("pgr", ["a", "b", "c"], [a, form(b), c])
     assert [line.endswith(asked) for line in said] == [True] if asked else said == []
+
+
+@pytest.mark.parametrize(("form", "said"), [
+    (lambda x: 10 * x, r"about (6|7|8|9|1\d) .*another unit\?$"),
+    (lambda x: x / 10, r"about 1/(8|9|1\d)(\.\d)? .*another unit\?$"),
+    (lambda x: x / 1000, r"about 1/\d,?\d{3} .*another unit\?$"),
+    (np.log1p, "are they logarithms already there"), (lambda x: x, None),
+    (lambda x: np.where(np.arange(len(x)) % 10 < 7, 0, x), None),  # more zeros
+])  # fmt: skip
+def test_the_form_of_numbers_whose_log1p_is_used_is_named(form, said):
+    rngs = [np.random.default_rng(k) for k in range(3)]
+    a, b, c = (np.where(r.random(200) < 0.1, 0, r.lognormal(3.8, 1.6, 200).round()) for r in rngs)
+    each = [np.log1p(a), np.log1p(form(b)), np.log1p(c)]
+    n, sums = np.full(3, 200.0), np.array([own.sum() for own in each])
+    squares = np.array([((own - sums.sum() / 600) ** 2).sum() for own in each])
+    feature = Feature("pgr", transform="log1p")
+    told = scales(feature, ["a", "b", "c"], n, sums, squares, sums.sum() / 600)
+    assert [line for line in told if not (said and "at b" in line and re.search(said, line))] == []
+    assert len(told) == bool(said)
 
 
 def test_sizes_of_which_mean_and_spread_are_smaller_unlike_are_in_another_unit():
@@ -144,6 +165,12 @@ PLACED = {  # what site c does to its y, with k its cluster, and the end of what
     "descending": (lambda y, k: -np.sort(-y), "its values descend from row to row at c"),
     "cut off": (lambda y, k: np.minimum(y, 140), "140 is the greatest value in"),
     "a limit": (lambda y, k: np.maximum(y, 122.5), "122.5 is the least value in"),
+    "rounded": (lambda y, k: 10 * np.round(y / 10), "all values at c are multiples of 10, and"),
+    "groups": (lambda y, k: 5 + 10 * (y // 10), "all values at c are 5 and multiples of 10 more"),
+    "little rounded": (lambda y, k: 2 * np.round(y / 2), ""),
+    "filled in": (lambda y, k: np.where(np.arange(len(y)) % 3, y, 131.07), "131.07 is in 33% of"),
+    "mostly 0": (lambda y, k: np.where(np.arange(len(y)) % 4, 0, y), "0 is in 67 rows of c and in"),
+    "codes": (lambda y, k: 125 + y // 30, "are whole numbers from 128 to 130, and 96% of the oth"),
     "carried": (lambda y, k: np.where(np.arange(len(y)) % 9 > 5, y[k * 9 + 5], y),
                 "10 of the 10 clusters of c end with 3 rows or more of one value, and 0 of 20"),
     "whole rows sorted": (None, ""),
@@ -182,9 +209,9 @@ def test_times_of_follow_up_may_end_on_one_day():
         targets = np.column_stack([times, events]).astype(float)
         sites.append(SiteRows("", Schema.load(schema), targets, None, rng.normal(size=(120, 1)),
                               np.empty((120, 0), "U1")))  # fmt: skip
-    assert list(misplaced("abc", sites)) == []
+    assert list(unlike_values("abc", sites)) == []
     sites[1].targets[:, 1] = 1
-    (said,) = misplaced("abc", sites)
+    (said,) = unlike_values("abc", sites)
     assert said.startswith("column 't': 50 is the greatest value in ")
 
 
