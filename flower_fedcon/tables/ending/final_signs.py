@@ -98,7 +98,7 @@ def turned_at_the_end(
         known.append(names[client])
     levels = 0 if number else len(schema.levels) or 2
     said = turned_by_sums(known, sums, levels, EVIDENCE)
-    about = None if said else Coordinates.of(preparation)
+    about = Coordinates.of(preparation) if not said and len(known) > 1 else None
     return said if about is None else _columns_turned(known, sums, of_columns, about)
 
 
