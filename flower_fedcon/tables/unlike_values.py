@@ -26,6 +26,7 @@ _NEXT, _ELSEWHERE = 4, 8  # times the next most frequent value, and the share of
 _MATTERS, _NARROW = 1 / 3, 10.0  # of others' spread: a step of rounding; a spread of codes
 _ANOTHER = 3.0  # times the others' spread, or by this less: of values in another unit
 _CODES, _BEYOND = 3, 0.9  # the least number of codes; the share of others beyond them
+_MOST, _BLANK = 0.8, 0.03  # shares: of rows that are cut off; of a value, or of blanks
 _RUN = 3  # equal values at the end of a cluster that seem carried forward
 _VARIES = 0.8  # of a cluster's rows elsewhere: so many have values of their own
 _SHARE = 0.5  # of others' rows on a grid
@@ -53,7 +54,7 @@ def unlike_values(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[
                 np.where(t.outcome > 0, own, np.nan) for t, own in zip(tables, values, strict=True)
             ]
         yield from (f"column {column!r}: {line}" for line in cut_off(names, looked_at))
-        for check in (filled_in, coarser):
+        for check in (filled_in, left_blank, coarser):
             yield from (f"column {column!r}: {line}" for line in check(names, values))
         if all(table.clusters is not None for table in tables):
             clusters = [np.asarray(table.clusters) for table in tables]
@@ -65,28 +66,89 @@ def cut_off(names: Sequence[str], each: Sequence[Array]) -> Iterator[str]:
 
     Columns with many ties hide it: of columns cut off at their highest or lowest fifth in one of
     three clients of 150 rows, 97 % were found of lognormal numbers with two decimals, 75 % of
-    pressures, 36 % of ages, and few of counts and scores. Of 4,500 honest federations none was
-    said, and none of 1,351 made of R's data sets.
+    pressures, 36 % of ages, and few of counts and scores. Whole numbers, such as 4 for 4 or more,
+    are known by their own frequencies. Of 4,500 honest federations none was said, and of 1,351
+    made of R's data sets one.
 
     >>> x = np.arange(60.0, 180.0)
     >>> list(cut_off("ab", [x, np.minimum(x, 140)]))
     ['140 is the greatest value in 40 rows of b, and 32% of the others are beyond: is it cut off?']
     """
-    known = [values[~np.isnan(values)] for values in each]
-    for k, (name, own) in enumerate(zip(names, known, strict=True)):
-        distinct, counts = np.unique(own, return_counts=True)
-        if len(own) < _FEW or len(distinct) < _KINDS:
-            continue
-        for end, what in ((-1, "greatest"), (0, "least")):
-            value, rows = float(distinct[end]), int(counts[end])
-            if rows < _LEAST * int(np.delete(counts, end).max()):
+    for name, own, rest in _beside(names, each):
+        for sign, what in ((1, "greatest"), (-1, "least")):
+            mine, *others = (part if sign > 0 else part.turned() for part in (own, *rest))
+            value, rows = float(mine.distinct[-1]), int(mine.counts[-1])
+            together = _Known.all(others)
+            share = together.share(together.distinct > value)
+            if not (_at_a_limit(mine, share) or _at_the_top(mine, together, others)):
                 continue
-            rest = np.concatenate([*known[:k], *known[k + 1 :]])
-            share = float(((rest > value) if end else (rest < value)).sum()) / max(1, len(rest))
-            if len(rest) >= _FEW and (1 - share) ** len(own) < _CHANCE:
+            yield (
+                f"{sign * value:g} is the {what} value in {rows} rows of {name}, and {share:.0%} "
+                f"of the others are beyond: is it cut off?"
+            )
+
+
+def _at_a_limit(own: _Known, beyond: float) -> bool:
+    """Return whether the greatest of many values is in far more rows than any other."""
+    if len(own.distinct) < _KINDS or own.counts[-1] < _LEAST * own.counts[:-1].max():
+        return False
+    return bool((1 - beyond) ** len(own.values) < _CHANCE)
+
+
+def _at_the_top(own: _Known, together: _Known, others: Sequence[_Known]) -> bool:
+    """Return whether the greatest of whole numbers stands for it and more, as 4 for 4 or more.
+
+    It is in about as many rows as all from it on elsewhere, and there it is no usual end.
+
+    >>> ages = _Known(*(np.repeat(np.arange(8.0), 9),), *np.unique(np.repeat(np.arange(8.0), 9),
+    ...               return_counts=True))
+    >>> few = np.minimum(ages.values, 4.0)
+    >>> _at_the_top(_Known(few, *np.unique(few, return_counts=True)), ages, [ages])
+    True
+    """
+    from scipy.stats import binom
+
+    value, rows, n = float(own.distinct[-1]), int(own.counts[-1]), len(own.values)
+    grid = own.distinct
+    if len(grid) < _CODES or (grid != np.rint(grid)).any() or grid[-1] - grid[-2] != 1:
+        return False
+    if grid[-1] - grid[0] > 2 * len(grid) or rows < 1.5 * own.counts[-2]:
+        return False
+    if (1 - min(part.share(part.distinct > value) for part in others)) ** n > _LACKS:
+        return False
+    at = max(*(part.share(part.distinct == value) for part in others), 1 / len(together.values))
+    usual, before = (together.share(together.distinct == one) for one in (value, value - 1))
+    whole = together.share(together.distinct >= value)
+    if usual > 2 * before or whole > _MOST or rows < _SHARE * whole * n:
+        return False
+    return bool(binom.sf(rows - 1, n, at) < _LACKS)
+
+
+def left_blank(names: Sequence[str], each: Sequence[Array]) -> Iterator[str]:
+    """Yield the clients that have no row of a usual value, and about as many without a value.
+
+    Of 1,351 federations made of R's data sets none was said.
+
+    >>> x = np.arange(200.0) % 8
+    >>> list(left_blank("ab", [x, np.where(x, x, np.nan)]))
+    ['no row of b has 0, which 12% have elsewhere, and 12% there have no value: is 0 left blank?']
+    """
+    for k, (name, own) in enumerate(zip(names, each, strict=True)):
+        rest = [one for j, one in enumerate(each) if j != k and len(one) >= _FEW]
+        missing, known = float(np.isnan(own).mean()) if len(own) else 0.0, own[~np.isnan(own)]
+        if len(own) < _FEW or not rest or missing < _BLANK:
+            continue
+        if max(float(np.isnan(one).mean()) for one in rest) > missing / 4:
+            continue
+        together = np.concatenate(rest)
+        values, counts = np.unique(together[~np.isnan(together)], return_counts=True)
+        for value in values[counts >= _BLANK * len(together)].tolist():
+            shares = [float((one == value).mean()) for one in rest]
+            alike = min(shares) / 2 <= missing <= 2 * max(shares)
+            if alike and value not in known and (1 - min(shares)) ** len(own) < _LACKS:
                 yield (
-                    f"{value:g} is the {what} value in {rows} rows of {name}, and {share:.0%} of "
-                    f"the others are beyond: is it cut off?"
+                    f"no row of {name} has {value:g}, which {(together == value).mean():.0%} have "
+                    f"elsewhere, and {missing:.0%} there have no value: is {value:g} left blank?"
                 )
 
 
@@ -129,6 +191,10 @@ class _Known(NamedTuple):
     def all(cls, parts: Sequence[_Known]) -> _Known:
         values = np.concatenate([part.values for part in parts])
         return cls(values, *np.unique(values, return_counts=True))
+
+    def turned(self) -> _Known:
+        """Return the values with their signs changed."""
+        return _Known(-self.values, -self.distinct[::-1], self.counts[::-1])
 
     @property
     def spread(self) -> float:
