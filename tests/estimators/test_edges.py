@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,16 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tabular import deal, run
 
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, RoundError
 from flower_fedcon.estimators import (
+    FederatedCoxRegression,
     FederatedElasticNet,
     FederatedGammaRegressor,
     FederatedLasso,
     FederatedLogisticRegression,
     FederatedNegativeBinomial,
+    FederatedOrdinalRegression,
     FederatedPoissonRegressor,
 )
-from flower_fedcon.sets import Box
+from flower_fedcon.sets import Box, Simplex
 from flower_fedcon.survival import kaplan_meier
 from flower_fedcon.tables.builders import tables
 
@@ -50,12 +54,51 @@ def test_rounding_is_no_significance(seed, size, method, constant):
         lambda: FederatedPoissonRegressor(0, inference="quasi").fit(X, np.full(N, 3.0), GROUPS),
         lambda: FederatedPoissonRegressor(0, inference="robust").fit(X, np.full(N, 3.0), GROUPS),
         lambda: FederatedGammaRegressor(0, inference="model").fit(X, np.full(N, 3.0), GROUPS),
+        lambda: FederatedGammaRegressor(0, inference="model").fit(X, np.exp(X[:, 0]), GROUPS),
+        lambda: FederatedGammaRegressor(0, inference="cluster").fit(X, np.exp(X[:, 0]), GROUPS),
+        lambda: FederatedPoissonRegressor(0, inference="quasi").fit(X, np.exp(X[:, 0]), GROUPS),
+        lambda: FederatedLasso(0.1, inference="debiased").fit(X, np.full(N, 3.0), GROUPS),
     ],
 )
 def test_losses_whose_spread_is_estimated_say_so_too(fit):
     with pytest.warns(UserWarning, match=EXACT):
         model = fit()
     assert np.isnan(model.pvalues_).all()
+    assert np.isnan(model.bse_).all()
+
+
+LOGIT = np.log(9) * X[:, 0] - X[:, 1] > RNG.logistic(size=N)
+OUTCOMES = {
+    FederatedElasticNet: X @ [1.0, -1.0] + RNG.normal(size=N),
+    FederatedLogisticRegression: LOGIT,
+    FederatedPoissonRegressor: RNG.poisson(np.exp(X[:, 0])),
+    FederatedNegativeBinomial: RNG.poisson(np.exp(X[:, 0]) * RNG.gamma(1, size=N)),
+    FederatedGammaRegressor: np.exp(X[:, 0]) * RNG.gamma(2, size=N),
+    FederatedOrdinalRegression: LOGIT + 1 * (X[:, 0] > RNG.logistic(size=N)),
+    FederatedCoxRegression: np.c_[RNG.exponential(np.exp(X[:, 0])).round(2) + 0.01, LOGIT],
+}
+
+
+@given(kind=st.sampled_from(list(OUTCOMES)), size=st.floats(-290, 300),
+       what=st.sampled_from(["columns", "column", "weights"]))  # fmt: skip
+@settings(max_examples=60, deadline=None)
+def test_units_change_nothing_or_are_refused(kind, size, what):
+    """Squares of columns, and of sampling weights, would leave the range of floating point."""
+    free = {FederatedLogisticRegression: {"C": np.inf}, FederatedNegativeBinomial: {},
+            FederatedOrdinalRegression: {}}.get(kind, {"alpha": 0})  # fmt: skip
+    made, unit = kind(**free, inference="robust", weight_kind="sampling"), 10.0**size
+    weights, units = np.linspace(1, 3, N), np.ones(2)
+    plain = made.fit(X, OUTCOMES[kind], GROUPS, weights).bse_.copy()
+    if what == "weights":
+        weights = weights * unit
+    else:
+        units[: 2 if what == "columns" else 1] = unit
+    sizes, least = ([weights.max()], 1e-45) if what == "weights" else (
+        np.abs(X * units).max(axis=0), 1e-100)  # fmt: skip
+    refused = min(sizes) < least or max(sizes) > 1e45
+    with pytest.raises(ValueError, match="in another unit") if refused else nullcontext():
+        found = made.fit(X * units, OUTCOMES[kind], GROUPS, weights).bse_
+        np.testing.assert_allclose(found * units, plain, rtol=1e-6)
 
 
 def test_a_model_with_noise_has_errors_in_any_unit():
@@ -114,11 +157,18 @@ COUNTS = np.arange(N) % 4
             "first of them row 0",
         ),
         (lambda: Box(0.0, np.inf), "regularizer Nonnegative"),
+        (lambda: Simplex().project(np.zeros(0)), "without any: give a model with at least one"),
+        (
+            lambda: FederatedElasticNet(0, inference="robust").fit(
+                1e40 * X, 1e40 * RNG.normal(size=N), GROUPS
+            ),
+            "beyond 5e.102: write columns, targets and weights in units",
+        ),
         (lambda: kaplan_meier([1, 2, 3], [1, 1, 0]).at([np.nan]), "times has NaN"),
     ],
 )
 def test_refused_with_a_remedy(fit, says):
-    with pytest.raises((ConfigError, ValueError), match=says):
+    with pytest.raises((ConfigError, RoundError, ValueError), match=says):
         fit()
 
 
