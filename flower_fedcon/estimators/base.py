@@ -72,12 +72,22 @@ from flower_fedcon.tables.statistics import (
     set_clusters,
 )
 from flower_fedcon.tables.statistics.estimates import DEBIASED
-from flower_fedcon.validation import Array, choice, expect_unmasked, float_array, real, total
+from flower_fedcon.validation import (
+    Array,
+    choice,
+    expect_no_times,
+    expect_unmasked,
+    float_array,
+    floats_of,
+    real,
+    total,
+)
 from flower_fedcon.wire.payloads import Payload
 
 _SMALLEST = (
     1e-100  # of the largest value of a column: its squares are in sums of second derivatives
 )
+_LARGEST_OFFSET = 700.0  # whose exponential is a float
 _FAR = 100.0  # standard deviations: nearer to 0 a column's shift costs at most four digits
 _EQUAL = 4.0 * float(np.finfo(float).eps)  # a deviation below this share of a mean is rounding
 _LOOKED_AT = 1_000_000  # entries of X: in more, odd values are not searched for
@@ -150,6 +160,8 @@ class FederatedEstimator(RandomEffects, BaseEstimator, FitSettings):  # type: ig
 
     def _numbers(self, X: Any, *y: Any, **checks: Any) -> Any:
         """Return X, or X and y, as scikit-learn's `validate_data` does."""
+        if isinstance(X, np.ndarray) and X.dtype.kind in "mM":
+            expect_no_times("X", X)
         try:
             return validate_data(self, X, *y, accept_sparse="csr", dtype=np.float64, **checks)
         except (TypeError, ValueError):
@@ -184,6 +196,7 @@ class FederatedEstimator(RandomEffects, BaseEstimator, FitSettings):  # type: ig
         n = X.shape[0]
         self._check_site_effects()
         expect_unmasked("sample_weight", sample_weight)
+        expect_no_times("sample_weight", sample_weight)
         weight = None if sample_weight is None else _check_sample_weight(sample_weight, X)
         if weight is not None and (weight < 0).any():
             raise ValueError(f"sample_weight must be >= 0, got {weight.min():g}")
@@ -369,8 +382,7 @@ class FederatedEstimator(RandomEffects, BaseEstimator, FitSettings):  # type: ig
         for name, given in (("offset", offset), ("exposure", exposure)):
             if given is None:
                 continue
-            expect_unmasked(name, given)
-            column = np.asarray(given, dtype=np.float64).reshape(-1)
+            column = floats_of(name, given).reshape(-1)
             if column.shape != (n,):
                 raise ValueError(
                     f"{name} must have one finite value for each of {n} rows, got shape "
@@ -394,6 +406,14 @@ class FederatedEstimator(RandomEffects, BaseEstimator, FitSettings):  # type: ig
                     )
                 column = np.log(column)
             total = column if total is None else total + column
+        if total is not None and family_of(self.family).log_link:
+            far = int(np.abs(total).argmax())
+            if abs(total[far]) > _LARGEST_OFFSET:
+                raise ValueError(
+                    f"offset must be from -{_LARGEST_OFFSET:g} to {_LARGEST_OFFSET:g} with a log "
+                    f"link, since the mean is proportional to its exponential, got "
+                    f"{total[far]:g} in row {far}: give the logarithm of an exposure"
+                )
         return total
 
     def _clusters(self, clusters: Any, n: int) -> Array | None:

@@ -23,7 +23,7 @@ from flower_fedcon.estimators import (
     FederatedPoissonRegressor,
 )
 from flower_fedcon.sets import Box, Simplex
-from flower_fedcon.survival import kaplan_meier
+from flower_fedcon.survival import kaplan_meier, logrank
 from flower_fedcon.tables.builders import tables
 
 RNG = np.random.default_rng(0)
@@ -124,6 +124,18 @@ def texts(gone):
 
 DAYS = pd.to_timedelta(np.arange(N), unit="D")
 COUNTS = np.arange(N) % 4
+CURVE = kaplan_meier([1, 2, 3], [1, 1, 0])
+
+
+def counted(**given):
+    return FederatedPoissonRegressor(0).fit(X, COUNTS, GROUPS, **given)
+
+
+FOLLOWED = np.c_[1.0 + COUNTS, np.ones(N)]
+
+
+def followed(y=FOLLOWED, **given):
+    return FederatedCoxRegression(0).fit(X, y, GROUPS, **given)
 
 
 @pytest.mark.parametrize(
@@ -155,6 +167,32 @@ COUNTS = np.arange(N) % 4
         (
             lambda: FederatedLogisticRegression().fit(X, [None, *"ab" * 44, "a"], GROUPS),
             "first of them row 0",
+        ),
+        (
+            lambda: FederatedLogisticRegression().fit(
+                X, np.array([np.nan, *"ab" * 44, "a"]), GROUPS
+            ),
+            "no value for 1 row, the first of them row 0 .'nan'.",
+        ),
+        (lambda: counted(exposure=DAYS + DAYS[1]), "exposure holds the duration"),
+        (lambda: counted(exposure=pd.Timestamp("2020") + DAYS), "exposure holds the date"),
+        (lambda: counted(offset=["a"] * N), "offset must hold numbers"),
+        (lambda: counted(offset=np.full(N, 1e5)), "offset must be from -700 to 700"),
+        (lambda: counted(sample_weight=DAYS), "sample_weight holds the duration"),
+        (lambda: followed(entry=DAYS), "entry holds the duration"),
+        (
+            lambda: followed(y=np.array([(1, 3)] * N, [("died", bool), ("time", "m8[D]")])),
+            "y holds the duration 3 days",
+        ),
+        (lambda: FederatedElasticNet(0).fit(X.astype("m8[s]"), COUNTS, GROUPS), "X holds the dur"),
+        (lambda: kaplan_meier(DAYS, np.ones(N)), "time holds the duration"),
+        (lambda: logrank(np.ones(N), np.ones(N), COUNTS, entry=DAYS), "entry must be an array of"),
+        (lambda: CURVE.at(DAYS), "times holds the duration"),
+        (lambda: CURVE.at([pd.NaT]), "times has NaN"),
+        (lambda: CURVE.at(["a"]), "times must hold numbers"),
+        (
+            lambda: Box(np.nan, 1.0),
+            "lower. has a value that is not finite .*: give a finite",
         ),
         (lambda: Box(0.0, np.inf), "regularizer Nonnegative"),
         (lambda: Simplex().project(np.zeros(0)), "without any: give a model with at least one"),
