@@ -255,10 +255,20 @@ def test_an_estimator_s_column_may_not_be_named_as_its_intercept():
         FederatedElasticNet(0, inference="model").fit(frame, COUNTS, GROUPS)
 
 
-def test_targets_beyond_floating_point_are_named(tmp_path):
-    d = pd.DataFrame({"x": X[:, 0], "y": 1e160 * X[:, 1]})
-    with pytest.raises(ConfigError, match="write the column in another unit"):
-        tables(data=deal(tmp_path, d), schema={"target": "y", "features": {"x": "numeric"}})
+@pytest.mark.parametrize(
+    ("loss", "y", "x", "offset", "says"),
+    [
+        ("squared", 1e160, 1, 0, "write the column in another unit"),
+        ("squared", 1, 1e-200, 0, "write the column in another unit"),
+        ("gamma", 1e-100, 1, 0, "write the column in another unit"),
+        ("gamma", 1, 1, -1e5, "an offset from -700 to 50"),
+    ],
+)
+def test_numbers_beyond_floating_point_are_named(tmp_path, loss, y, x, offset, says):
+    d = pd.DataFrame({"x": x * X[:, 0], "y": y * np.exp(X[:, 1]), "offset": offset})
+    schema = {"target": "y", "loss": loss, "offset": "offset", "features": {"x": "numeric"}}
+    with pytest.raises(ConfigError, match=says):
+        tables(data=deal(tmp_path, d), schema=schema)
 
 
 def test_times_in_rows_to_predict_are_refused(tmp_path):

@@ -556,6 +556,7 @@ def gamma_shape(n: float, deviance: float, log_y: float) -> tuple[float, float]:
         return math.inf, math.inf
     target = half / n
     k = (3.0 - target + math.sqrt((target - 3.0) ** 2 + 24.0 * target)) / (12.0 * target)
+    k = max(k, 0.5 / target)  # where rounding leaves no digit of a small shape
     for _ in range(50 if target > _LARGE_SHAPE else 0):
         step = (math.log(k) - float(digamma(k)) - target) / (1.0 / k - float(polygamma(1, k)))
         k, before = max(k - step, 0.1 * k), k
