@@ -420,7 +420,7 @@ class Columns:
         return transformed
 
     def _expect_usable(self, name: str, values: Array, cells: Any) -> None:
-        """Refuse numbers whose squares would overflow, or vanish; note whole numbers that lose digits."""
+        """Refuse numbers whose squares overflow or vanish; note whole numbers that lose digits."""
         with np.errstate(invalid="ignore"):
             after = ", after its transform" if name in self.schema.names else ""
             expected = f"a number from -{LARGEST_NUMBER:g} to {LARGEST_NUMBER:g}{after}"
