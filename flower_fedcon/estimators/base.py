@@ -269,6 +269,7 @@ class FederatedEstimator(RandomEffects, BaseEstimator, FitSettings):  # type: ig
         start = self._start(clients)
         problem = FederatedProblem(clients, weights=weights, names=names, x0=start)
         problem.column_names = self._feature_names
+        problem.scale_free = family_of(self.family).scale_free(self._common_intercept)
         return problem
 
     def _say_odd(self, X: Any, y: Array) -> None:

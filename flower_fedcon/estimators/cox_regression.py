@@ -106,7 +106,7 @@ class _Stratified(FederatedEstimator, _Strata):
         if not self.stratified:
             self._common, said = CommonBaseline.of_sites(self._sites, grid), _NOTHING_AT_ALL
             problem = FederatedProblem([self._common], names=[_ALL])
-            problem.column_names = self._feature_names
+            problem.column_names, problem.scale_free = self._feature_names, True
         if all(f.smoothness == 0 for f in problem.clients):
             raise ValueError(f"n_samples={X.shape[0]}: {said}")
         return problem

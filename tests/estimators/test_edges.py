@@ -67,6 +67,35 @@ def test_losses_whose_spread_is_estimated_say_so_too(fit):
     assert np.isnan(model.bse_).all()
 
 
+@pytest.mark.parametrize("stratified", [True, False])
+@pytest.mark.parametrize("method", ["robust", "cluster"])
+def test_times_that_are_all_tied_have_no_robust_errors(method, stratified):
+    """No row is compared with another: scores are rounding, and so is their distance from 0."""
+    settings = {"inference": method, "weight_kind": "sampling", "stratified": stratified}
+    model = FederatedCoxRegression(0, **settings)
+    for weight in (1e-40, 1.0, 1e40):
+        with pytest.warns(UserWarning, match=EXACT):
+            model.fit(X, np.ones((N, 2)), GROUPS, np.linspace(1, 2, N) * weight)
+        assert np.isnan(model.pvalues_).all()
+        assert model.n_iter_ < 5
+        model.fit(X, np.c_[1 + np.arange(N) % 9, np.ones(N)], GROUPS, np.linspace(1, 2, N) * weight)
+        assert np.isfinite(model.pvalues_).all()
+
+
+@pytest.mark.parametrize("unit", [1e-30, 1.0, 1e30])
+def test_counts_equal_to_their_exposures_end_at_once(unit):
+    """The start is the fit, so its gradient is rounding; in any unit of the counts."""
+    counts = (1.0 + np.arange(N) % 7) * unit
+    model = FederatedPoissonRegressor(0, inference="model").fit(X, counts, GROUPS, exposure=counts)
+    assert model.n_iter_ < 5
+    np.testing.assert_allclose(model.coef_, 0.0, atol=1e-12)
+    part = FederatedPoissonRegressor(0, tol=1e-10).fit(X, counts * np.exp(X[:, 0]), GROUPS)
+    whole = FederatedPoissonRegressor(0, tol=1e-10).fit(
+        X, counts / weight * np.exp(X[:, 0]), GROUPS
+    )
+    np.testing.assert_allclose(part.coef_, whole.coef_, rtol=1e-7)
+
+
 LOGIT = np.log(9) * X[:, 0] - X[:, 1] > RNG.logistic(size=N)
 OUTCOMES = {
     FederatedElasticNet: X @ [1.0, -1.0] + RNG.normal(size=N),

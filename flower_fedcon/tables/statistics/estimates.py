@@ -486,12 +486,15 @@ def fits_exactly(
 ) -> bool:
     """Return whether residuals are rounding alone, and errors would be computed from them."""
     information = unpacked(sums["information"], len(names))
-    n, _, deviance, pearson = sums["numbers"][:4].tolist()
+    n, _, deviance, pearson, last = sums["numbers"][:5].tolist()
     if family.scale == RESIDUAL:
         return bool(deviance <= _EXACT * float(values @ information @ values))
     known = family.scale != PEARSON and method in (MODEL, DEBIASED)
-    if family.compares or family.scale == NONE or known:
+    if family.scale == NONE or known:
         return False
+    if family.compares:  # scores of 0, as at times that are all tied; squares are of weights, too
+        scores = np.diag(unpacked(sums["meat"], len(names))) / np.diag(information)
+        return bool(scores.max() <= _EXACT * last / n)
     # The unit of weights, and of outcomes whose variance is their mean, is that of the intercept's.
     k = names.index(INTERCEPT) if INTERCEPT in names else None
     return bool(pearson <= _EXACT_STEPS * (n if k is None else float(information[k, k])))
