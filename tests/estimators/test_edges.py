@@ -90,9 +90,7 @@ def test_counts_equal_to_their_exposures_end_at_once(unit):
     assert model.n_iter_ < 5
     np.testing.assert_allclose(model.coef_, 0.0, atol=1e-12)
     part = FederatedPoissonRegressor(0, tol=1e-10).fit(X, counts * np.exp(X[:, 0]), GROUPS)
-    whole = FederatedPoissonRegressor(0, tol=1e-10).fit(
-        X, counts / weight * np.exp(X[:, 0]), GROUPS
-    )
+    whole = FederatedPoissonRegressor(0, tol=1e-10).fit(X, counts / unit * np.exp(X[:, 0]), GROUPS)
     np.testing.assert_allclose(part.coef_, whole.coef_, rtol=1e-7)
 
 
