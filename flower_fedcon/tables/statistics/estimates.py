@@ -496,8 +496,10 @@ def fits_exactly(
         scores = np.diag(unpacked(sums["meat"], len(names))) / np.diag(information)
         return bool(scores.max() <= _EXACT * last / n)
     # The unit of weights, and of outcomes whose variance is their mean, is that of the intercept's.
-    k = names.index(INTERCEPT) if INTERCEPT in names else None
-    return bool(pearson <= _EXACT_STEPS * (n if k is None else float(information[k, k])))
+    if INTERCEPT not in names:
+        return bool(pearson <= _EXACT * n)
+    k = names.index(INTERCEPT)
+    return bool(pearson <= _EXACT_STEPS * float(information[k, k]))
 
 
 def inverted(information: Array, names: Sequence[str]) -> Array:
