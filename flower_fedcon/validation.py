@@ -6,6 +6,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
+from datetime import date, timedelta
 from typing import Any, TypeAlias, TypeVar, get_type_hints
 
 import numpy as np
@@ -166,6 +167,88 @@ def expect_unmasked(name: str, value: object) -> None:
             )
 
 
+_TIMES = (date, timedelta, np.datetime64, np.timedelta64)
+
+
+def time_in_words(value: object) -> str:
+    """Return what a date or a duration is, and what to write instead; "" for other values.
+
+    >>> time_in_words(timedelta(2)), time_in_words(2.0)
+    ('the duration 2 days, 0:00:00: write a number instead, such as its days', '')
+    """
+    if not isinstance(value, _TIMES) or is_missing(value):
+        return ""
+    if isinstance(value, timedelta | np.timedelta64):
+        return f"the duration {value}: write a number instead, such as its days"
+    return f"the date {value}: write a number instead, such as the days since another date"
+
+
+def is_missing(value: Any) -> bool:
+    """Return whether a value is None, NaN, NaT or pandas' NA, or a tuple with one of them."""
+    if value is None:
+        return True
+    if isinstance(value, tuple):
+        return any(map(is_missing, value))
+    try:
+        return bool(value != value)
+    except TypeError:  # NA is neither equal to itself nor not
+        return True
+
+
+def expect_no_times(name: str, value: Any) -> None:
+    """Raise if an array or a list has dates or durations, which would count in nanoseconds, say.
+
+    Raises
+    ------
+    ConfigError
+
+    Examples
+    --------
+    >>> expect_no_times("time", [1.0, 2.0])
+    >>> expect_no_times("time", np.array([3], "m8[D]"))
+    Traceback (most recent call last):
+    flower_fedcon.errors.ConfigError: time holds the duration 3 days: write a number instead, ...
+    """
+    kind = getattr(getattr(value, "dtype", None), "kind", "O")
+    if kind in "biufcSU":
+        return
+    if isinstance(value, np.ndarray) and value.dtype.names:
+        for field in value.dtype.names:
+            expect_no_times(name, value[field])
+        return
+    cells = value.reshape(-1) if isinstance(value, np.ndarray) else np.asarray(value, object)
+    for cell in cells.reshape(-1)[: 1 if kind in "mM" else None]:
+        if said := time_in_words(cell):
+            raise ConfigError(f"{name} holds {said}")
+
+
+def floats_of(name: str, value: Any) -> Array:
+    """Return numbers as an array of floats, with NaN for those that are missing.
+
+    Raises
+    ------
+    ConfigError
+        If entries are masked, or are texts, dates or durations.
+
+    Examples
+    --------
+    >>> floats_of("time", [1, None])
+    array([ 1., nan])
+    """
+    expect_no_times(name, value)
+    array = plain_array(name, value)
+    if array.dtype.kind not in "biuf":
+        cells = [math.nan if is_missing(v) else v for v in array.reshape(-1).tolist()]
+        try:
+            array = np.array([*map(float, cells)]).reshape(array.shape)
+        except (TypeError, ValueError):
+            raise ConfigError(
+                f"{name} must hold numbers, got {repr_of(value)}: convert it (`.astype(float)`"
+                + (", or `== 'dead'`, say)" if name == "event" else ")")
+            ) from None
+    return array.astype(np.float64)
+
+
 def plain_array(name: str, value: object) -> Array:
     """Return the NumPy array of a value, of any type.
 
@@ -222,8 +305,8 @@ def float_array(name: str, value: object, ndim: int | None = None, *, keep: bool
     if not all(np.isfinite(flat[piece]).all() for piece in pieces(flat.size)):
         where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
         raise ConfigError(
-            f"{name} has a value that is not finite ({array[where]}) at {where}: first remove or "
-            f"impute such rows"
+            f"{name} has a value that is not finite ({array[where]}) at {where}: give a "
+            f"finite number, or in data leave such rows out"
         )
     return kept(array, given) if keep else array
 

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import date, timedelta
 from typing import Any
 
 import numpy as np
 from sklearn.utils.validation import check_consistent_length
 
 from flower_fedcon.errors import ConfigError, number_of, repr_of
-from flower_fedcon.validation import Array, count, expect_unmasked, plain_array
+from flower_fedcon.validation import (
+    Array,
+    count,
+    expect_unmasked,
+    is_missing,
+    plain_array,
+    time_in_words,
+)
 
 _FOLDS = 5
-_TIMES = (date, timedelta, np.datetime64, np.timedelta64)
+_WRITTEN = ("", "nan", "NaN", "NaT", "<NA>")  # a missing value among texts, as libraries write it
 _LABELLED = {
     "clusters": "cluster",
     "strata": "stratum",
     "by": "group",
 }  # by argument; else a client
-_NO_NUMBERS = (str, bytes, *_TIMES)
 
 
 def why_not_numbers(X: Any) -> str:
@@ -38,10 +43,10 @@ def why_not_numbers(X: Any) -> str:
             continue
         name = j if names is None else names[j]
         for value in column:
-            if not isinstance(value, _NO_NUMBERS) or _is_number(value):
+            if said := time_in_words(value):
+                return f"column {name!r} of X holds {said}"
+            if not isinstance(value, str | bytes) or _is_number(value):
                 continue
-            if not isinstance(value, str | bytes):
-                return f"column {name!r} of X holds {_time_in_words(value)}"
             coded = 'sklearn.preprocessing.OneHotEncoder(drop="first")'
             if hasattr(X, "iloc"):
                 coded = f"pandas.get_dummies(X, columns=[{name!r}], drop_first=True)"
@@ -51,12 +56,6 @@ def why_not_numbers(X: Any) -> str:
                 f'"categorical" (flower_fedcon.problems.tables)'
             )
     return ""
-
-
-def _time_in_words(value: Any) -> str:
-    if isinstance(value, timedelta | np.timedelta64):
-        return f"the duration {value}: write a number instead, such as its days"
-    return f"the date {value}: write a number instead, such as the days since another date"
 
 
 def expect_outcomes(y: Any) -> None:
@@ -74,15 +73,15 @@ def expect_outcomes(y: Any) -> None:
     if y is None or getattr(getattr(y, "dtype", None), "kind", "O") in "biuf":
         return
     cells = np.asarray(y, dtype=object).reshape(-1).tolist()
-    if missing := [row for row, cell in enumerate(cells) if _is_missing(cell)]:
+    if missing := [row for row, cell in enumerate(cells) if is_missing(cell) or cell in _WRITTEN]:
         raise ValueError(
             f"y has no value for {number_of(len(missing), 'row')}, the first of them row "
             f"{missing[0]} ({cells[missing[0]]!r}): drop these rows, since no outcome may be "
             "missing"
         )
     for value in cells:
-        if isinstance(value, _TIMES):
-            raise ValueError(f"y holds {_time_in_words(value)}")
+        if said := time_in_words(value):
+            raise ValueError(f"y holds {said}")
 
 
 def _is_number(value: Any) -> bool:
@@ -143,7 +142,7 @@ def clients_of(groups: Any, n: int, name: str = "groups") -> tuple[Array, Array]
                 f"{name} has {repr_of(cell)} in row {row}: name a {_LABELLED.get(name, 'client')} "
                 f"by a number, a text or a tuple of these"
             )
-    _expect_labels([row for row, cell in enumerate(cells) if _is_missing(cell)], name)
+    _expect_labels([row for row, cell in enumerate(cells) if is_missing(cell)], name)
     distinct = list(dict.fromkeys(cells))
     try:
         distinct.sort()
@@ -158,18 +157,6 @@ def clients_of(groups: Any, n: int, name: str = "groups") -> tuple[Array, Array]
             )
     places = {label: place for place, label in enumerate(distinct)}
     return _together(distinct), np.array([places[cell] for cell in cells], np.intp)
-
-
-def _is_missing(label: Any) -> bool:
-    """Return whether a label is None, NaN, NaT or pandas' NA, or a tuple with one of them."""
-    if label is None:
-        return True
-    if isinstance(label, tuple):
-        return any(map(_is_missing, label))
-    try:
-        return bool(label != label)
-    except TypeError:  # NA is neither equal to itself nor not
-        return True
 
 
 def _expect_labels(missing: Any, name: str) -> None:

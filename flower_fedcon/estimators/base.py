@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags
@@ -71,9 +72,22 @@ from flower_fedcon.tables.statistics import (
     set_clusters,
 )
 from flower_fedcon.tables.statistics.estimates import DEBIASED
-from flower_fedcon.validation import Array, choice, expect_unmasked, float_array, real, total
+from flower_fedcon.validation import (
+    Array,
+    choice,
+    expect_no_times,
+    expect_unmasked,
+    float_array,
+    floats_of,
+    real,
+    total,
+)
 from flower_fedcon.wire.payloads import Payload
 
+_SMALLEST = (
+    1e-100  # of the largest value of a column: its squares are in sums of second derivatives
+)
+_LARGEST_OFFSET = 700.0  # whose exponential is a float
 _FAR = 100.0  # standard deviations: nearer to 0 a column's shift costs at most four digits
 _EQUAL = 4.0 * float(np.finfo(float).eps)  # a deviation below this share of a mean is rounding
 _LOOKED_AT = 1_000_000  # entries of X: in more, odd values are not searched for
@@ -137,17 +151,17 @@ class FederatedEstimator(RandomEffects, BaseEstimator, FitSettings):  # type: ig
                 f"(`y.astype(float)`), or use FederatedLogisticRegression for classes"
             )
         if checks.get("y_numeric"):
-            sizes = np.abs(arrays[1][arrays[1] != 0])
-            if sizes.size and (sizes.max() > LARGEST_NUMBER or sizes.max() < 1.0 / LARGEST_NUMBER):
-                raise ValueError(
-                    f"y has values of {sizes.max():.3g}, whose squares leave the range of floating "
-                    f"point: write it in another unit, so that its largest is from "
-                    f"{1.0 / LARGEST_NUMBER:g} to {LARGEST_NUMBER:g}"
-                )
+            _expect_in_reach("y", float(np.abs(arrays[1]).max()))
+        largest = np.ravel(abs(arrays[0]).max(axis=0).toarray() if issparse(arrays[0]) else
+                           np.abs(arrays[0]).max(axis=0))  # fmt: skip
+        for name, size in zip(self._feature_names, largest.tolist(), strict=True):
+            _expect_in_reach(f"column {name!r} of X", size, _SMALLEST)
         return arrays
 
     def _numbers(self, X: Any, *y: Any, **checks: Any) -> Any:
         """Return X, or X and y, as scikit-learn's `validate_data` does."""
+        if isinstance(X, np.ndarray) and X.dtype.kind in "mM":
+            expect_no_times("X", X)
         try:
             return validate_data(self, X, *y, accept_sparse="csr", dtype=np.float64, **checks)
         except (TypeError, ValueError):
@@ -182,9 +196,12 @@ class FederatedEstimator(RandomEffects, BaseEstimator, FitSettings):  # type: ig
         n = X.shape[0]
         self._check_site_effects()
         expect_unmasked("sample_weight", sample_weight)
+        expect_no_times("sample_weight", sample_weight)
         weight = None if sample_weight is None else _check_sample_weight(sample_weight, X)
         if weight is not None and (weight < 0).any():
             raise ValueError(f"sample_weight must be >= 0, got {weight.min():g}")
+        if weight is not None:
+            _expect_in_reach("sample_weight", float(weight.max()))
         if groups is None and _in_a_search():
             warnings.warn(
                 f"{type(self).__name__} was fitted without groups, so all rows belong to one "
@@ -252,6 +269,7 @@ class FederatedEstimator(RandomEffects, BaseEstimator, FitSettings):  # type: ig
         start = self._start(clients)
         problem = FederatedProblem(clients, weights=weights, names=names, x0=start)
         problem.column_names = self._feature_names
+        problem.scale_free = family_of(self.family).scale_free(self._common_intercept)
         return problem
 
     def _say_odd(self, X: Any, y: Array) -> None:
@@ -365,8 +383,7 @@ class FederatedEstimator(RandomEffects, BaseEstimator, FitSettings):  # type: ig
         for name, given in (("offset", offset), ("exposure", exposure)):
             if given is None:
                 continue
-            expect_unmasked(name, given)
-            column = np.asarray(given, dtype=np.float64).reshape(-1)
+            column = floats_of(name, given).reshape(-1)
             if column.shape != (n,):
                 raise ValueError(
                     f"{name} must have one finite value for each of {n} rows, got shape "
@@ -390,6 +407,14 @@ class FederatedEstimator(RandomEffects, BaseEstimator, FitSettings):  # type: ig
                     )
                 column = np.log(column)
             total = column if total is None else total + column
+        if total is not None and family_of(self.family).log_link:
+            far = int(np.abs(total).argmax())
+            if abs(total[far]) > _LARGEST_OFFSET:
+                raise ValueError(
+                    f"offset must be from -{_LARGEST_OFFSET:g} to {_LARGEST_OFFSET:g} with a log "
+                    f"link, since the mean is proportional to its exponential, got "
+                    f"{total[far]:g} in row {far}: give the logarithm of an exposure"
+                )
         return total
 
     def _clusters(self, clusters: Any, n: int) -> Array | None:
@@ -691,6 +716,15 @@ class Tuned(FederatedEstimator, PathSettings):
             finally:
                 walk.close()
         return float(chosen.values[place])
+
+
+def _expect_in_reach(name: str, largest: float, least: float = 1.0 / LARGEST_NUMBER) -> None:
+    """Raise if squares of these numbers may not be added up; 0 alone has no unit."""
+    if largest and not least <= largest <= LARGEST_NUMBER:
+        raise ValueError(
+            f"{name} has values of {largest:.3g}, whose squares leave the range of floating point: "
+            f"write it in another unit, so that its largest is from {least:g} to {LARGEST_NUMBER:g}"
+        )
 
 
 def _places(own: Array, rows: Array) -> Array:

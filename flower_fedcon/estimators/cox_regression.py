@@ -33,7 +33,14 @@ from flower_fedcon.tables.statistics.hazards import (
     sums_of_all_sites,
     survival,
 )
-from flower_fedcon.validation import Array, choice, expect_unmasked, float_array, nonnegative
+from flower_fedcon.validation import (
+    Array,
+    choice,
+    expect_no_times,
+    float_array,
+    floats_of,
+    nonnegative,
+)
 
 _TRANSFORMS = ("log", "rank", "identity")
 _ALL = "all"
@@ -99,7 +106,7 @@ class _Stratified(FederatedEstimator, _Strata):
         if not self.stratified:
             self._common, said = CommonBaseline.of_sites(self._sites, grid), _NOTHING_AT_ALL
             problem = FederatedProblem([self._common], names=[_ALL])
-            problem.column_names = self._feature_names
+            problem.column_names, problem.scale_free = self._feature_names, True
         if all(f.smoothness == 0 for f in problem.clients):
             raise ValueError(f"n_samples={X.shape[0]}: {said}")
         return problem
@@ -249,6 +256,7 @@ def _columns(y: Any) -> Any:
     """Return scikit-survival's records of (event, time) as two columns; other arrays unchanged."""
     names = np.asarray(y).dtype.names
     if names is not None:
+        expect_no_times("y", np.asarray(y))
         event, time = (np.asarray(y)[name] for name in names)
         y = np.stack([time, event], axis=1).astype(float)
     return y
@@ -262,8 +270,7 @@ def _entries(entry: Any, y: Array) -> Array:
     ValueError
         If there is not one for each row, before its time.
     """
-    expect_unmasked("entry", entry)
-    late = np.asarray(entry, dtype=np.float64).reshape(-1)
+    late = floats_of("entry", entry).reshape(-1)
     if late.shape != (len(y),) or not np.isfinite(late).all():
         raise ValueError(
             f"entry must have one finite time for each of {len(y)} rows, got shape "

@@ -26,7 +26,7 @@ class _LogisticClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
-            raise ValueError(f"y must have two classes or more, got 1 class: {self.classes_[0]!r}")
+            raise ValueError(f"y must have two classes or more, got 1 class: {y[0]}")
         return X, labels
 
     def _objective(self, X: Any, y: Array, weight: Array | None) -> Any:

@@ -87,7 +87,7 @@ class FederatedOrdinalRegression(ClassifierMixin, FederatedEstimator):  # type: 
             )
         if len(classes) < 2 or not there.all():
             raise ValueError(
-                f"y must have two classes or more, each with a row, got {there.sum()} class of "
+                f"y must have two classes or more, each with a row, got rows of {there.sum()} of "
                 f"{classes.tolist()!r}: leave levels without rows out"
             )
         self._levels: Array = classes

@@ -189,7 +189,9 @@ def minus_log(upper: Array, lower: Array, gap: Array) -> Array:
     >>> float(minus_log(np.log(2.0), np.log(0.5), np.log(4.0)).round(9))  # log 3
     1.098612289
     """
-    losses: Array = np.logaddexp(0, -upper) + np.logaddexp(0, lower) - np.log(-np.expm1(-gap))
+    with np.errstate(divide="ignore"):  # infinite if a step has closed the gap
+        between = np.log(-np.expm1(-gap))
+    losses: Array = np.logaddexp(0, -upper) + np.logaddexp(0, lower) - between
     return losses
 
 

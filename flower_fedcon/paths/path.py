@@ -260,6 +260,7 @@ class Walk:
         self._layout = problem.layout
         prepared = problem.preparation
         self._names = problem.column_names if prepared is None else prepared.names
+        self._scale_free = problem.scale_free
         self._separable = all(getattr(unscaled(f)[0], "separable", False) for f in problem.clients)
         self._bounded = all(getattr(f, "smoothness", None) is not None for f in problem.clients)
         self._engine = hold(engine, None, self._strategy, problem)
@@ -373,7 +374,10 @@ class Walk:
             kkt = certify(self._run.server, self._engine, self._units)["kkt"]
             self._count(1)
             x = self._run.server.x
-            digit = _DIGIT * float(np.finfo(x.dtype).eps) * self._units.reach(x)
+            reach = self._units.reach(x)
+            if self._scale_free:
+                reach += self._units.reach_of_one(len(self._names))
+            digit = _DIGIT * float(np.finfo(x.dtype).eps) * reach
             if kkt <= max(self.target, _REACH * digit) or played >= self.max_rounds:
                 return kkt, kkt <= max(self.target, digit), played
             some = min(max(1, int(_SPARSER * played)), self.max_rounds - played)

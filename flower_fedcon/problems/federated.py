@@ -89,6 +89,8 @@ class FederatedProblem:
     """Which standard errors a run on tables computes; see `Plan`."""
     column_names: Sequence[str] = ()
     """What messages call the entries of x, or its rows, if they are columns of a table."""
+    scale_free: bool = False
+    """Whether scores of these columns, and an intercept behind them, have no unit, as log odds."""
     heterogeneity: bool = False
     """Whether each client also reports a fit of its own rows; see `Plan`."""
     stated: Mapping[str, Any] | None = None

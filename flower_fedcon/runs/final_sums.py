@@ -158,5 +158,8 @@ def _admitted(reply: Reply, shapes: Mapping[str, tuple[int | None, ...]]) -> Pay
                 "float64"
             )
         if not (np.abs(value) <= LARGEST).all():
-            raise ConfigError(f"{name!r} holds numbers that cannot be added up")
+            raise ConfigError(
+                f"{name!r} holds numbers that cannot be added up, beyond {LARGEST:g}: "
+                "write columns, targets and weights in units in which they are no huge numbers"
+            )
     return reply.payload

@@ -148,15 +148,22 @@ class Simplex(ConstraintSet):
 
     def project(self, x: Array, *, batch: int = 0) -> Array:
         """Subtract the threshold and clip at zero."""
-        expect_finite(self, x)
-        return simplex_projection(rows(x, batch), self.radius).reshape(x.shape)
+        return simplex_projection(self._rows(x, batch), self.radius).reshape(x.shape)
 
     def lmo(self, g: Array, *, batch: int = 0) -> Atom:
         """Return radius e_i at the smallest g_i."""
-        expect_finite(self, g)
-        best = rows(g, batch).argmin(axis=-1)
+        best = self._rows(g, batch).argmin(axis=-1)
         code = int(best) + 1 if batch == 0 else best + 1
         return CoordinateAtom(code, self.radius, g.shape, g.dtype)
+
+    def _rows(self, x: Array, batch: int) -> Array:
+        expect_finite(self, x)
+        if not size_of(x.shape[batch:]):
+            raise ConfigError(
+                f"Simplex has entries that sum to {self.radius:g}, got an array of shape {x.shape} "
+                "without any: give a model with at least one entry"
+            )
+        return rows(x, batch)
 
     def decode_atom(
         self, arrays: Mapping[str, Array], shape: tuple[int, ...], dtype: np.dtype[np.generic]

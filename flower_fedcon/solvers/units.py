@@ -53,6 +53,15 @@ class Units(NamedTuple):
         """Return the sum of |z|; rounding errors of a gradient in z are some epsilons of it."""
         return float(np.abs(x / self.sizes).sum())
 
+    def reach_of_one(self, columns: int) -> float:
+        """Return the reach of scores of 1: of an intercept behind the columns, else 1.
+
+        Where scores have no unit of their own, such as log odds, rounding errors of a gradient are
+        some epsilons of it, also at a model of zeros.
+        """
+        sizes = self.sizes.reshape(len(self.sizes), -1)
+        return 1.0 / float(sizes[columns].max()) if len(sizes) > columns else 1.0
+
     def length(self, gradient: Array) -> float:
         """Return the norm of a gradient in z."""
         return float(np.linalg.norm((self.sizes * gradient).reshape(-1)))

@@ -13,7 +13,7 @@ from flower_fedcon.objectives.survival import check_entries
 from flower_fedcon.tables.log_rank import LogRank
 from flower_fedcon.tables.product_limit import KaplanMeier
 from flower_fedcon.tables.risk_counts import risk_counts
-from flower_fedcon.validation import Array, count, expect_unmasked, float_array
+from flower_fedcon.validation import Array, count, expect_unmasked, float_array, floats_of
 
 
 def kaplan_meier(
@@ -144,19 +144,9 @@ def checked(time: Any, event: Any) -> tuple[Array, Array]:
     """
     given = []
     for name, column in (("time", time), ("event", event)):
-        expect_unmasked(name, column)
-        array = np.asarray(column)
-        if array.dtype.kind not in "biuf":
-            try:
-                array = np.array([np.nan if v is None else float(v) for v in array.tolist()])
-            except (TypeError, ValueError):
-                raise ConfigError(
-                    f"{name} must hold numbers, got {repr_of(column)}: convert it (`.astype(float)`"
-                    + (", or `== 'dead'`, say)" if name == "event" else ")")
-                ) from None
+        array = floats_of(name, column)
         if array.ndim != 1 or not array.size:
             raise ConfigError(f"{name} must have one number for each row, got shape {array.shape}")
-        array = array.astype(np.float64)
         if not np.isfinite(array).all():
             row = int(np.argmin(np.isfinite(array)))
             raise ConfigError(

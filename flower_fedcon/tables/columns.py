@@ -39,6 +39,8 @@ _PERCENT = re.compile(r"[-+]?\d+([.,]\d+)?\s*%")
 _COMMA = re.compile(r"[+-]?[0-9]*,[0-9]+")
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _EXPONENT = 50.0  # of an offset that is no logarithm
+_VANISHING = 700.0  # below the negative of it an exponential is 0
+_SMALLEST, _SMALLEST_MEAN = 1e-140, 1e-90  # of a column's largest number: squares, and exponentials
 LARGEST_NUMBER = 1e45  # 10^10 squares of such numbers sum to less than a server's limit
 _DOMAINS = {  # of transforms
     "log": (0.0, "a number > 0"),
@@ -326,10 +328,11 @@ class Columns:
             if schema.offset not in {misfit.column for misfit in self.misfits}:
                 self._expect(np.abs(values) <= 1e6, schema.offset, expected, remedy)
                 if schema.family.log_link:
-                    expected = f"an offset up to {_EXPONENT:g}, since it multiplies the outcome by "
-                    expected += "its exponential"
+                    expected = f"an offset from -{_VANISHING:g} to {_EXPONENT:g}, since it "
+                    expected += "multiplies the outcome by its exponential"
                     remedy = "if the column is a time or an amount, name it as the exposure"
-                    self._expect(values <= _EXPONENT, schema.offset, expected, remedy)
+                    fits = (values <= _EXPONENT) & (values >= -_VANISHING)
+                    self._expect(fits, schema.offset, expected, remedy)
             total = total + values
         if schema.exposure:
             remedy = "correct the cell, or remove the row: an exposure of 0 allows no count"
@@ -417,12 +420,17 @@ class Columns:
         return transformed
 
     def _expect_usable(self, name: str, values: Array, cells: Any) -> None:
-        """Refuse numbers whose squares would overflow; note whole numbers that lose digits."""
+        """Refuse numbers whose squares overflow or vanish; note whole numbers that lose digits."""
         with np.errstate(invalid="ignore"):
             after = ", after its transform" if name in self.schema.names else ""
             expected = f"a number from -{LARGEST_NUMBER:g} to {LARGEST_NUMBER:g}{after}"
             remedy = "correct the cell, or write the column in another unit"
             self._expect(~(np.abs(values) > LARGEST_NUMBER), name, expected, remedy)
+            of_means = name == self.schema.target and self.schema.family.log_link
+            least = _SMALLEST_MEAN if of_means else _SMALLEST
+            if not (np.abs(values) >= least).any():
+                expected = f"the column's largest number to be 0, or {least:g} or more{after}"
+                self._expect(~(values != 0) | np.isnan(values), name, expected, remedy)
             long = np.flatnonzero(np.abs(self.numbers[name]) >= EXACT)
         for place in long.tolist():
             text = str(cells[place]).strip()

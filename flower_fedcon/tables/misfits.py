@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from unicodedata import normalize
 
 from flower_fedcon.errors import ConfigError, nearest, number_of, printable
 from flower_fedcon.tables.own_files import written_by
@@ -84,6 +85,12 @@ class DataError(ConfigError):
             )
         listed = []
         for name in names:
+            if normalize("NFC", name) in [normalize("NFC", other) for other in known]:
+                listed.append(
+                    f"{name!r} (one that looks the same is in another form of Unicode, with a "
+                    "letter and its accent as one sign or two: copy its name from the file)"
+                )
+                continue
             near = nearest(name, known)
             hint = near.partition("? ")[0] if near.startswith("did you mean") else ""
             listed.append(f"{name!r} ({hint}?)" if hint else repr(name))

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.stats import norm
 
 from flower_fedcon.errors import ConfigError, number_of, pandas
-from flower_fedcon.validation import Array, plain_array, real
+from flower_fedcon.validation import Array, floats_of, real
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,9 +109,9 @@ class KaplanMeier:
         Raises
         ------
         ConfigError
-            If a time is NaN.
+            If a time is missing, or no number.
         """
-        wanted = plain_array("times", times).astype(float)
+        wanted = floats_of("times", times)
         if np.isnan(wanted).any():
             raise ConfigError("times has NaN, at which a curve has no value: leave it out")
         after = np.concatenate([[1.0], self.survival])

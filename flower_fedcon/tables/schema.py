@@ -111,6 +111,7 @@ class Feature:
                 'label must be a text, and labels a table of texts, such as {"1" = "male"}'
             )
         object.__setattr__(self, "labels", tuple((canonical(k), v) for k, v in texts.items()))
+        _expect_different("labels", {f"category {mark!r}": text for mark, text in self.labels})
         if len(set(self.categories)) != len(self.categories):
             raise ConfigError(f"categories must differ, got {list(self.categories)}")
         if self.categories and self.reference and self.reference not in self.categories:
@@ -269,6 +270,7 @@ class Schema:
             marks = tuple(map(canonical, _listed(name, getattr(self, name))))
             object.__setattr__(self, name, marks)
         object.__setattr__(self, "features", _features(self.features))
+        _expect_labels(self.features)
         loss = choice("loss", self.loss or self._default_loss, tuple(names_of()))
         object.__setattr__(self, "loss", loss)
         for family in families():
@@ -699,6 +701,32 @@ def _features(given: Any) -> tuple[Feature, ...]:
         except ConfigError as error:
             raise ConfigError(f"feature {name!r}: {error}") from None
     return tuple(features)
+
+
+def _expect_labels(features: Sequence[Feature]) -> None:
+    """Raise if reports would call two columns alike, or one by the name of another."""
+    _expect_different(
+        "labels of features", {f"column {one.name!r}": one.label or one.name for one in features}
+    )
+    names = {one.name for one in features if one.label}
+    for one in features:
+        if one.label in names - {one.name}:
+            raise ConfigError(
+                f"column {one.name!r} has the label {one.label!r}, which is the name of another "
+                "column: give another label"
+            )
+
+
+def _expect_different(what: str, texts: Mapping[str, str]) -> None:
+    """Raise if two of these texts are the same."""
+    seen: dict[str, str] = {}
+    for owner, text in texts.items():
+        if text in seen:
+            raise ConfigError(
+                f"{what} must differ, and {seen[text]} and {owner} are both called {text!r} in "
+                "reports: give one of them another label"
+            )
+        seen[text] = owner
 
 
 def _unlike_default(record: Any) -> dict[str, Any]:

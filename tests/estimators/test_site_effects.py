@@ -353,6 +353,21 @@ def test_sites_of_one_class_and_of_huge_counts():
     np.testing.assert_allclose(many.intercept_bse_, own.std() / np.sqrt(8), rtol=1e-6)
 
 
+def test_counts_far_apart_end_where_the_likelihood_has_no_more_digits(recwarn):
+    """The maximum of the likelihood, by seven nodes around modes found by bisection."""
+    rng = np.random.default_rng(53)
+    site = np.repeat(np.arange(15), 10)
+    X = rng.normal(size=(150, 1))
+    counts = rng.poisson(np.exp(np.minimum(0.5 * X[:, 0] + 8 * rng.normal(size=15)[site], 14)))
+    found = FederatedPoissonRegressor(0, **RANDOM).fit(X, counts, site % 3, clusters=site)
+    assert found.n_iter_ < 30
+    assert not [w for w in recwarn if "has not ended" in str(w.message)]
+    np.testing.assert_allclose(
+        [found.intercept_, found.coef_[0], found.site_sd_], [-4.6197, 7.3182e-4, 9.6357],
+        rtol=1e-5,
+    )  # fmt: skip
+
+
 def test_a_label_of_two_clients_is_a_group_at_each_and_named():
     X, y = np.square(np.arange(9.0))[:, None], np.array([0, 1, 2, 1, 3, 2, 5, 4, 6.0])
     model = FederatedElasticNet(0, site_effects="random")

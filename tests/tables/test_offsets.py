@@ -93,7 +93,9 @@ def test_rows_to_predict_for_need_the_offset(data, tmp_path):
 def test_an_exposure_is_no_offset(data, tmp_path):
     """Days as the offset multiply counts by exp(days)."""
     d = data[:300].assign(days=365.0 * data["years"])
-    with pytest.raises(DataError, match=r"'days'.*an offset up to 50.*name it as the exposure"):
+    with pytest.raises(
+        DataError, match=r"'days'.*an offset from -700 to 50.*name it as the exposure"
+    ):
         tables(data=deal(tmp_path, d, [slice(0, 300)]), schema=schema_of("poisson", offset="days"))
     tables(data=deal(tmp_path, d, [slice(0, 300)]), schema=schema_of("squared", offset="days"))
 

@@ -134,5 +134,13 @@ def test_labels_are_texts_that_nodes_need_not_share(files):
     for wrong in ({"labels": ["male"]}, {"label": 3}):
         with pytest.raises(Exception, match="label must be a text, and labels a table"):
             Schema.load({"target": "y", "features": {"sex": {"type": "categorical", **wrong}}})
+    for alike in (
+        {"age": {"label": "Dose"}, "mg": {"label": "Dose"}},
+        {"age": {"label": "Dose"}, "Dose": {}},
+        {"age": {"label": "mg"}, "mg": {"label": "age"}},
+        {"sex": {"type": "categorical", "labels": {1: "known", 2: "known"}}},
+    ):
+        with pytest.raises(Exception, match="another label"):
+            Schema.load({"target": "y", "features": alike})
     with pytest.raises(Exception, match="labels is not for a numeric column"):
         Schema.load({"target": "y", "features": {"age": {"labels": {"1": "one"}}}})

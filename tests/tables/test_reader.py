@@ -8,6 +8,7 @@ import gzip
 import random
 import string
 import tempfile
+import unicodedata
 import warnings
 from pathlib import Path
 
@@ -191,6 +192,15 @@ def test_marks_of_missing_values_are_as_the_schema_writes_them(tmp_path):
     assert table.targets.tolist() == [1.5, 2.0]
     np.testing.assert_array_equal(table.numeric, [[np.nan], [0.125]])
     assert table.categories.tolist() == [["a;b"], ["a,b"]]
+
+
+@pytest.mark.parametrize("forms", [("NFC", "NFD"), ("NFD", "NFC")])
+def test_a_name_in_another_form_of_unicode_is_not_offered_as_another_name(forms, tmp_path):
+    asked, written = (unicodedata.normalize(form, "\u00c4lter") for form in forms)
+    path = write(tmp_path, "t.csv", f"y,{written}\n1,2\n2,3\n")
+    with pytest.raises(DataError, match="looks the same is in another form of Unicode") as error:
+        read_table(path, Schema("y", {asked: "numeric"}))
+    assert "did you mean" not in str(error.value)
 
 
 def test_columns_that_nobody_asks_for_may_be_there_twice(tmp_path):

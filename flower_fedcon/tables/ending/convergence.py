@@ -17,6 +17,7 @@ from flower_fedcon.runs.certificates import certify, pooled_gradient
 from flower_fedcon.runs.history import Record
 from flower_fedcon.solvers.units import Units, units_of
 from flower_fedcon.tables.preparation import INTERCEPT
+from flower_fedcon.tables.schema import OWN
 from flower_fedcon.validation import Array
 
 _BEYOND = 20.0  # from the start, in units in which the objective is 1 curved: odds of e^40
@@ -184,12 +185,16 @@ def convergence(server: Server, engine: Engine, start: Array, record: Record) ->
                 entries = falling(server, engine, start, gradient, units, columns)
                 separated = separating(entries, shape, prepared.names)
             gradient[columns:] = 0.0  # without the intercept
+            reach = units.reach(server.x)
+            shared = prepared is not None and prepared.site_effects != OWN
+            if prepared is not None and prepared.family.scale_free(intercept=shared):
+                reach += units.reach_of_one(columns)
             reached = replace(
                 reached,
                 separated=separated,
                 unit=counts or 1.0,
                 start=units.length(gradient),
-                rounding=_ROUNDING * float(np.finfo(gradient.dtype).eps) * units.reach(server.x),
+                rounding=_ROUNDING * float(np.finfo(gradient.dtype).eps) * reach,
             )
     except FedConError as error:  # it must not end a finished run
         _log.warning("no certificate: %s", error)

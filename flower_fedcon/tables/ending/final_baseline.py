@@ -141,7 +141,7 @@ def _fit(server: Server, engine: Engine) -> CommonFit:
         weight,
         unit=least_weight(units.psi, shape) / weight if weight else 1.0,
         start=size,
-        rounding=_ROUNDING * float(np.finfo(np.float64).eps) * units.reach(x),
+        rounding=_ROUNDING * float(np.finfo(np.float64).eps) * (units.reach(x) + 1.0),
         remedy="the exchanges of sums over rows at risk have not converged",
         separated=separating(runaway(first, model, x), shape, prepared.names),
     )

@@ -586,6 +586,8 @@ def _collinear(server: Server, preparation: Preparation) -> Iterator[str]:
         products = products - more @ more.T / H[columns, columns]
     sizes = np.sqrt(np.maximum(np.diag(products), 0.0))
     used = np.flatnonzero(sizes > 0)
+    if not used.size:
+        return
     values, vectors = np.linalg.eigh(products[np.ix_(used, used)] / sizes[used] / sizes[used, None])
     triangle = np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T
     yield from dependent([preparation.names[j] for j in used], triangle, _DIGITS)

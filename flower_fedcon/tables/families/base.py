@@ -258,6 +258,10 @@ class Family:
         """Return notes on estimates in the columns' own units."""
         return []
 
+    def scale_free(self, intercept: bool) -> bool:
+        """Return whether scores have no unit, as log odds, and it is known how far 1 reaches."""
+        return self.link is not IDENTITY and (intercept or self.compares)
+
     def spread(self, scores: Array, x: Array, columns: int) -> Array:
         """Return what the record's functions take as scores, of linear predictors of rows."""
         return scores

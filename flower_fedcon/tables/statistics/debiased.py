@@ -28,7 +28,12 @@ from flower_fedcon.errors import ConfigError, first_few, number_of
 from flower_fedcon.solvers.coordinate_descent import solved
 from flower_fedcon.tables.families.base import RESIDUAL, family_of
 from flower_fedcon.tables.preparation import INTERCEPT
-from flower_fedcon.tables.statistics.estimates import DEBIASED, Estimates
+from flower_fedcon.tables.statistics.estimates import (
+    DEBIASED,
+    NO_ERRORS,
+    Estimates,
+    fits_exactly,
+)
 from flower_fedcon.tables.statistics.site_sums import unpacked
 from flower_fedcon.validation import Array
 
@@ -148,6 +153,9 @@ def debiased(name: str, names: Sequence[str], x: Array, sums: Mapping[str, Array
         )
     M = M / sizes / sizes[:, None]
     V = phi / n * (M @ S @ M.T)
+    if fits_exactly(family, DEBIASED, names, x, sums):
+        notes.append(NO_ERRORS)
+        V = np.full((p, p), math.nan)
     return Estimates(
         family=family,
         method=DEBIASED,

@@ -14,6 +14,7 @@ from flower_fedcon.runs.paper_tables import p_equals
 from flower_fedcon.tables.families.base import (
     DISPERSION,
     GAP,
+    INTERCEPT,
     KNOWN,
     NONE,
     PEARSON,
@@ -49,7 +50,8 @@ _NAMED = 0.1  # relative to a direction's largest entry
 _STOPPED = 1e-4  # Newton's decrement, in squared standard errors, from which a fit has not ended
 _LARGE_SHAPE = 1e-5  # of the right side below which the start, an expansion, is exact enough
 _EXACT = 1e-20  # the residuals' sum of squares, relative to that of the fit: rounding alone
-_NO_ERRORS = (
+_EXACT_STEPS = 1e-14  # the same for a fit that ends within a tolerance, not in one step
+NO_ERRORS = (
     "the model fits all outcomes exactly, as a constant outcome, or one that is computed from the "
     "columns: what is left is rounding, so there are no standard errors, tests or likelihood"
 )
@@ -164,7 +166,7 @@ class Estimates:
     @property
     def doubts(self) -> list[str]:
         """Those of `notes` that say why errors are rough, or missing."""
-        return [note for note in self.notes if note == _NO_ERRORS or _FEW_SAID in note]
+        return [note for note in self.notes if note == NO_ERRORS or _FEW_SAID in note]
 
     @property
     def pearson_ratio(self) -> float:
@@ -400,9 +402,9 @@ def estimate(
             f'columns out, or use inference="model" if phi is known'
         )
     phi, shape, more = 1.0, math.nan, 0
-    exact = _is_exact(family, method, values, information, n, deviance, pearson)
+    exact = fits_exactly(family, method, names, values, sums)
     if exact:
-        notes.append(_NO_ERRORS)
+        notes.append(NO_ERRORS)
         phi = loglik = math.nan
         more = int(family.scale == PEARSON)
     elif family.scale == RESIDUAL:
@@ -479,16 +481,25 @@ def estimate(
     return found
 
 
-def _is_exact(
-    family: Family, method: str, values: Array, information: Array, n: float, deviance: float,
-    pearson: float,
-) -> bool:  # fmt: skip
+def fits_exactly(
+    family: Family, method: str, names: Sequence[str], values: Array, sums: Mapping[str, Array]
+) -> bool:
     """Return whether residuals are rounding alone, and errors would be computed from them."""
+    information = unpacked(sums["information"], len(names))
+    n, _, deviance, pearson, last = sums["numbers"][:5].tolist()
     if family.scale == RESIDUAL:
-        return deviance <= _EXACT * float(values @ information @ values)
-    if family.compares or family.scale == NONE or (method == MODEL and family.scale != PEARSON):
+        return bool(deviance <= _EXACT * float(values @ information @ values))
+    known = family.scale != PEARSON and method in (MODEL, DEBIASED)
+    if family.scale == NONE or known:
         return False
-    return pearson <= _EXACT * n
+    if family.compares:  # scores of 0, as at times that are all tied; squares are of weights, too
+        scores = np.diag(unpacked(sums["meat"], len(names))) / np.diag(information)
+        return bool(scores.max() <= _EXACT * last / n)
+    # The unit of weights, and of outcomes whose variance is their mean, is that of the intercept's.
+    if INTERCEPT not in names:
+        return bool(pearson <= _EXACT * n)
+    k = names.index(INTERCEPT)
+    return bool(pearson <= _EXACT_STEPS * float(information[k, k]))
 
 
 def inverted(information: Array, names: Sequence[str]) -> Array:
@@ -550,6 +561,7 @@ def gamma_shape(n: float, deviance: float, log_y: float) -> tuple[float, float]:
         return math.inf, math.inf
     target = half / n
     k = (3.0 - target + math.sqrt((target - 3.0) ** 2 + 24.0 * target)) / (12.0 * target)
+    k = max(k, 0.5 / target)  # where rounding leaves no digit of a small shape
     for _ in range(50 if target > _LARGE_SHAPE else 0):
         step = (math.log(k) - float(digamma(k)) - target) / (1.0 / k - float(polygamma(1, k)))
         k, before = max(k - step, 0.1 * k), k

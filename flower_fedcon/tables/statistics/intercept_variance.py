@@ -31,6 +31,9 @@ _UP = 1.5  # the largest rise of its logarithm in a step
 _DOWN = 0.25  # the smallest factor of the deviation in a step
 _FLAT = 1e-7  # a remaining gain in log-likelihood at which a deviation counts as 0
 _STALLED = 1e-9  # a step of theta that is too short to be told from rounding
+_SETTLED = (
+    1e-4  # standard errors: a smaller step that gains nothing has met the likelihood's digits
+)
 _ROUNDING = 1e3  # rounding of a log-likelihood, in machine epsilons
 
 
@@ -142,7 +145,9 @@ def fit_marginal(
 
     start = np.append(x, math.log(_START))
     family = family_of(name)
-    best, exchanges, left = _climb(told, start, every, family.far, family.endless, tol, most)
+    best, exchanges, left = _climb(
+        told, start, every, family.far, family.endless, tol, most, settled=_SETTLED
+    )
     if best.flat:
         estimates, sd, error = replace(null, counted=p + 1, notes=()), 0.0, math.nan
     else:
@@ -300,14 +305,15 @@ def _climb(
     endless: str,
     tol: float,
     most: int,
+    settled: float = 0.0,
 ) -> tuple[_Point, int, float]:
     """Return the maximum of the likelihood, the number of exchanges, and the remaining step.
 
     The step is in standard errors.
 
-    A step that does not increase the likelihood is halved. The last entry, log sd, moves by
-    Newton's method: in sd if it falls, since the likelihood is even in sd, and in log sd if it
-    rises. The sign of a negative curvature is reversed.
+    A step that does not increase the likelihood is halved; below `settled` it is the last. The last
+    entry, log sd, moves by Newton's method: in sd if it falls, since the likelihood is even in sd,
+    and in log sd if it rises. The sign of a negative curvature is reversed.
     """
     best: _Point | None = None
     left = math.inf
@@ -320,6 +326,8 @@ def _climb(
         if best is not None:
             digit = _ROUNDING * float(np.finfo(float).eps) * abs(best.loglik)
             if not point.loglik >= best.loglik - digit:
+                if left < settled:
+                    return best, done, 0.0
                 if float(np.abs(theta - best.theta).max()) < _STALLED:
                     return best, done, left
                 theta = 0.5 * (theta + best.theta)
