@@ -115,6 +115,7 @@ class Descriptives:
         return columns
 
     def _lines(self) -> Iterator[_Line]:
+        together = TOGETHER if TOGETHER not in self.clients else f"(all) {TOGETHER}"
         for j, name in enumerate(self.numeric):
             n, sums, squares = self.values[:, j], self.sums[:, j], self.squares[:, j]
             about = self.means[j]
@@ -122,7 +123,7 @@ class Descriptives:
                 moments = _moments(n[k], sums[k], squares[k], about)
                 yield (name, "", client, float(n[k]), *moments, math.nan)
             every = _moments(n.sum(), sums.sum(), squares.sum(), about)
-            yield (name, "", TOGETHER, float(n.sum()), *every, math.nan)
+            yield (name, "", together, float(n.sum()), *every, math.nan)
         nothing = math.nan, math.nan
         rows = np.array(self.rows, dtype=float)
         for place, (name, mark) in enumerate(self.levels):
@@ -131,7 +132,7 @@ class Descriptives:
                 yield (name, mark, client, float(n), *nothing, _share(n, of))
             told = ~np.isnan(counts)
             total = float(counts[told].sum()) if told.any() else math.nan
-            yield (name, mark, TOGETHER, total, *nothing, _share(total, float(rows[told].sum())))
+            yield (name, mark, together, total, *nothing, _share(total, float(rows[told].sum())))
 
 
 def _moments(n: float, total: float, square: float, about: float) -> tuple[float, float]:

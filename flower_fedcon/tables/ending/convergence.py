@@ -16,7 +16,7 @@ from flower_fedcon.regularizers import Regularizer, WithIntercept, Zero
 from flower_fedcon.runs.certificates import certify, pooled_gradient
 from flower_fedcon.runs.history import Record
 from flower_fedcon.solvers.units import Units, units_of
-from flower_fedcon.tables.preparation import INTERCEPT
+from flower_fedcon.tables.preparation import DISPERSION, INTERCEPT
 from flower_fedcon.tables.schema import OWN
 from flower_fedcon.validation import Array
 
@@ -34,6 +34,10 @@ _NOTHING = 1 / 64  # multiple of that: the residual that a constant outcome leav
 _FAR_OFF = (
     "values of the outcome, or of columns, are so far from 0 that digits are lost: subtract a "
     "constant from them at all clients"
+)
+NO_DISPERSION = (
+    "the counts vary no more than Poisson's, so the likelihood has no maximum at an alpha > 0: use "
+    'loss = "poisson"'
 )
 _OF_START = 1e-8  # the estimators' default tolerance
 
@@ -148,6 +152,8 @@ def separated_by(columns: str, remedy: str = "take l1 > 0", *, held: bool = Fals
     >>> separated_by("column dose")
     'the outcome is separated by column dose: there is no best model: take l1 > 0, or leave it out'
     """
+    if columns == DISPERSION:
+        return NO_DISPERSION
     them = "them" if columns.startswith("columns") else "it"
     if held:
         return f"the outcome is separated by {columns}: nothing but the penalty holds {them}"
@@ -267,7 +273,10 @@ def _separated(server: Server, **more: float) -> str:
     prepared = server.setup.preparation
     if prepared is None or not prepared.family.separable:
         return ""
-    return separating(server.strategy.runaway(server.state, **more), server.x.shape, prepared.names)
+    entries = server.strategy.runaway(server.state, **more)
+    if prepared.family.dispersed and set(entries.tolist()) == {server.x.size - 1}:
+        return DISPERSION
+    return separating(entries, server.x.shape, prepared.names)
 
 
 def _remedy(server: Server) -> str:

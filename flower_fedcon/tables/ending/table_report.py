@@ -19,7 +19,7 @@ from flower_fedcon.runs.directory import versions
 from flower_fedcon.runs.history import Record
 from flower_fedcon.tables.by_level import ByLevel
 from flower_fedcon.tables.descriptives import Descriptives
-from flower_fedcon.tables.ending.convergence import Convergence
+from flower_fedcon.tables.ending.convergence import NO_DISPERSION, Convergence
 from flower_fedcon.tables.ending.final_hazards import Hazards
 from flower_fedcon.tables.ending.final_heterogeneity import HETEROGENEITY, lines_of, table_of
 from flower_fedcon.tables.ending.joint_tests import joint_tests
@@ -569,10 +569,7 @@ def _dispersion(alpha: float, preparation: Preparation) -> Iterator[str]:
     """Yield alpha, and whether there is overdispersion."""
     yield f"alpha {alpha:.6g}, in the variance mu + alpha mu^2"
     if alpha * preparation.level[0] / math.fsum(preparation.weights) < _NO_DISPERSION:
-        yield (
-            "the counts vary no more than Poisson's, so the likelihood has no maximum at an alpha "
-            '> 0: use loss = "poisson"'
-        )
+        yield NO_DISPERSION
 
 
 def _collinear(server: Server, preparation: Preparation) -> Iterator[str]:

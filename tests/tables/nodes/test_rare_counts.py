@@ -119,6 +119,19 @@ def test_tables_find_what_estimators_find(alpha, level, tmp_path):
     np.testing.assert_allclose(kept(tmp_path / "run")["alpha"], model.alpha_, rtol=1e-6)
 
 
+@pytest.mark.parametrize("counts", ["equal", "poisson"])
+def test_counts_without_more_variance_are_referred_to_poisson(counts, tmp_path):
+    """Log alpha has no finite maximum then; the outcome is not separated."""
+    X, y = drawn(1, 0.01, n=600)
+    y = np.full(600, 3.0) if counts == "equal" else np.random.default_rng(4).binomial(9, 0.4, 600)
+    deal(tmp_path, pd.DataFrame(np.c_[X, y], columns=["a", "b", "y"]), 4)
+    made = tables(data=f"{tmp_path}/site*.csv", schema=SCHEMA, inference="model")
+    text = run(made, 12).report.text
+    assert "separated" not in text
+    assert "no standard errors: KKT residual: " in text
+    assert 'at an alpha > 0: use loss = "poisson"' in text
+
+
 @on_grid
 def test_nodes_find_it_too(tmp_path):
     X, y = drawn(1, 300.0, n=600)
