@@ -57,13 +57,13 @@ MESSES = {  # what site s1 does to its columns, and what is said
 }  # fmt: skip
 
 
-def problem(mess: str, folder, **settings):
+def problem(mess: str, folder, scaled: bool = True, **settings):
     change = MESSES[mess][0]
     frames = [patients(site) for site in range(3)]
     frames[1] |= {name: made(frames[1]) for name, made in change.items()}
     whole = {name: np.concatenate([own[name] for own in frames]) for name in frames[0]}
     data = deal(folder, pd.DataFrame(whole), [range(k * N, (k + 1) * N) for k in range(3)], "s")
-    return tables(data=data, schema=SCHEMA, **settings)
+    return tables(data=data, schema=SCHEMA | {"standardize": scaled}, **settings)
 
 
 @pytest.mark.parametrize("mess", MESSES)
@@ -78,11 +78,12 @@ def test_a_column_that_goes_otherwise_with_the_others_is_named(mess, tmp_path):
 WITHOUT_OUTCOME = {"grades": ("Or is it column 'grade'?", True), "headers": ("column 'size'", True)}
 
 
+@pytest.mark.parametrize("scaled", [True, False])
 @pytest.mark.parametrize("mess", MESSES)
-def test_nodes_show_it_by_the_sums_for_standard_errors(mess, tmp_path):
+def test_nodes_show_it_by_the_sums_for_standard_errors(mess, scaled, tmp_path):
     """Of features alone, so that either of two that go together may be the one."""
     words = MESSES[mess][1]
-    made = problem(mess, tmp_path, inference="model")
+    made = problem(mess, tmp_path, scaled, inference="model")
     made.preparation = replace(made.preparation, remarks=())  # as nodes, which send no rows
     said = [line for line in run(made).report.remarks if PREDICTED in line]
     (words, known) = WITHOUT_OUTCOME.get(mess, (words, bool(words)))

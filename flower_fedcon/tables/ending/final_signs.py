@@ -110,17 +110,26 @@ class OfColumns(NamedTuple):
     covariance: Array
 
 
+def _variance(own: OfColumns, column: Array) -> float:
+    return max(float((column.T @ own.covariance @ column).item()), 0.0)
+
+
 def _columns_turned(
     names: Sequence[str], sums: Sequence[SiteSums], told: Sequence[OfColumns], about: Coordinates
 ) -> list[str]:
     """Return the remarks on sites with a column that is turned round."""
-    T = about.map
-    made = [T.T @ own.covariance @ T for own in told]
-    varying = np.min([own.rows * C.diagonal() for own, C in zip(told, made, strict=True)], axis=0)
+    n, T = np.array([own.rows for own in told]), about.map.copy()
     for levels, places in zip(about.levels, about.places, strict=True):
-        if not levels:  # numbers, of which the frequencies are unknown
+        if not levels:  # a number, which the schema may leave in its unit
+            spread = math.sqrt(
+                sum(m * _variance(own, T[:, places]) for m, own in zip(n, told, strict=True))
+            )
+            T[:, places] *= math.sqrt(n.sum()) / spread if spread > 0 else 0.0
+    made = [T.T @ own.covariance @ T for own in told]
+    varying = np.min([m * C.diagonal() for m, C in zip(n, made, strict=True)], axis=0)
+    for levels, places in zip(about.levels, about.places, strict=True):
+        if not levels:  # whose frequencies are unknown
             varying[places] = np.where(varying[places] > 0, VARYING, 0)
-    n = np.array([own.rows for own in told])
     columns = Columns(about.names, about.levels, about.places, set(), n, made, varying)
     if said := [*unlike_relations(names, columns, _MORE)]:
         return said
