@@ -269,6 +269,8 @@ def _changes(about: Columns) -> Iterator[Change]:
         first = int(about.places[k][0])
         if not levels:
             yield of([k], first)
+        for a in range(len(levels)) if len(levels) > 1 else ():
+            yield of([k], first + a, None, levels[a])
         for a, b in combinations(range(len(levels)), 2):
             yield of([k], first + a, first + b, levels[a], levels[b])
     free = [k for k in numbers if k not in about.fixed and about.rows is not None]
@@ -378,14 +380,15 @@ def _evidence(
     if not rest or expected <= 0:
         return None
     whole = error + among * (1 + 1 / len(rest))
-    single, number = len(change.columns) == 1, not change.levels
+    single, pair = len(change.columns) == 1, len(change.levels) == 2
     turned, lost = -math.inf, -math.inf
-    if change.columns[0] not in about.fixed and -z > expected * _SHARE:
+    signed = len(change.levels) != 1 and change.columns[0] not in about.fixed
+    if signed and -z > expected * _SHARE:
         turned = -2 * z * expected / whole - TURNED - (0 if single else math.log(pairs))
         if not (single or (about.rows and _exchangeable(about.rows, k, change))):
             turned = -math.inf
     several = len(rest) > 1  # of two clients nobody knows which one is as it should be
-    if several and single and number and there > _TOLD and z * z < _NONE**2 * error:
+    if several and single and not pair and there > _TOLD and z * z < _NONE**2 * error:
         lost = ((z - expected) ** 2 / whole - z * z / error + math.log(whole / error)) / 2
         lost -= OUTCOME if change.columns[0] in about.fixed else LOST
     evidence = max(turned, lost)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flower_fedcon.tables.odd_values import numbers_of
+from flower_fedcon.tables.remade_values import alike, remade
 from flower_fedcon.tables.site_rows import SiteRows
 from flower_fedcon.tables.slips import codes
 from flower_fedcon.validation import Array
@@ -26,6 +27,7 @@ _NEXT, _ELSEWHERE = 4, 8  # times the next most frequent value, and the share of
 _MATTERS, _NARROW = 1 / 3, 10.0  # of others' spread: a step of rounding; a spread of codes
 _ANOTHER = 3.0  # times the others' spread, or by this less: of values in another unit
 _CODES, _BEYOND = 3, 0.9  # the least number of codes; the share of others beyond them
+_MANY, _EACH, _FINE = 15, 5, 0.3  # values elsewhere; rows of each code; distinct values of rows
 _MOST, _BLANK = 0.8, 0.03  # shares: of rows that are cut off; of a value, or of blanks
 _RUN = 3  # equal values at the end of a cluster that seem carried forward
 _VARIES = 0.8  # of a cluster's rows elsewhere: so many have values of their own
@@ -54,7 +56,7 @@ def unlike_values(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[
                 np.where(t.outcome > 0, own, np.nan) for t, own in zip(tables, values, strict=True)
             ]
         yield from (f"column {column!r}: {line}" for line in cut_off(names, looked_at))
-        for check in (filled_in, left_blank, coarser):
+        for check in (filled_in, left_blank, coarser, remade):
             yield from (f"column {column!r}: {line}" for line in check(names, values))
         if all(table.clusters is not None for table in tables):
             clusters = [np.asarray(table.clusters) for table in tables]
@@ -228,9 +230,13 @@ def _zeros(name: str, own: _Known, rest: Sequence[_Known]) -> tuple[float, str] 
         return None
     if (1 - rows / len(own.values)) ** sum(len(part.values) for part in rest) > _LACKS:
         return None
-    others = _Known.all([_Known(own.values[own.values > 0], own.distinct, own.counts), *rest])
+    above = own.values[own.values > 0]
+    others = _Known.all([_Known(above, own.distinct, own.counts), *rest])
     gap, middle = float(others.distinct[0]), float(np.median(others.values))
-    if gap < max(_OFF * (middle - gap), _STEPS * float(np.diff(others.distinct).min())):
+    far = gap >= max(_OFF * (middle - gap), _STEPS * float(np.diff(others.distinct).min()))
+    elsewhere = np.concatenate([part.values for part in rest])
+    many = rows >= _WITHIN * len(own.values) and len(np.unique(elsewhere)) >= _MANY
+    if not far and not (many and len(above) >= _FEW and alike(above, elsewhere)):
         return None
     return 0.0, (
         f"0 is in {rows} rows of {name} and in none elsewhere, and all other values are from "
@@ -299,13 +305,19 @@ codes of groups there?"]
                 f"there?"
             )
         elif step == 1 and one_by_one and (
-            (beyond >= _SHARE and min(spreads) >= _NARROW * spread)
+            (len(own.values) >= _EACH * len(own.distinct) and min(map(_fineness, rest)) >= _FINE)
+            or (beyond >= _SHARE and min(spreads) >= _NARROW * spread)
             or (beyond >= _BEYOND and low in (0.0, 1.0))
         ):  # fmt: skip
             yield (
                 f"all values at {name} are whole numbers from {low:g} to {high:g}, and "
                 f"{beyond:.0%} of the others' are beyond: are they codes of groups there?"
             )
+
+
+def _fineness(part: _Known) -> float:
+    """Return the share of rows with values of their own, 0 for few values."""
+    return len(part.distinct) / len(part.values) if len(part.distinct) >= _FEW else 0.0
 
 
 def _are_multiples(values: Array, step: float) -> Array:

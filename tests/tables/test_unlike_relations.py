@@ -105,7 +105,7 @@ def test_predictions_are_least_squares_of_the_other_sites_ranks():
     predicted = _Predictions.of(about, 1)
     others = np.concatenate([about.rows.each[0], about.rows.each[2]])
     changes: list[Change] = [*_changes(about)]
-    assert len(changes) == 4 + 3 + 3  # numbers with the outcome; pairs of levels, and of features
+    assert len(changes) == 4 + 3 + 3 + 3  # numbers, levels, pairs of levels, and of features
     for change in changes:
         prediction = predicted.prediction(about, change)
         outside = np.concatenate([p for j, p in enumerate(about.places) if j not in change.columns])
