@@ -42,6 +42,7 @@ EVIDENCE = 4.0
 
 _CLUSTERS = 5
 """Beyond the clients: with fewer, nobody can tell how much clusters differ."""
+_ROUNDING = 1e-9  # of a variance
 _ALIKE = 0.05  # between shares of events that say nothing
 
 
@@ -177,14 +178,15 @@ def sums_of_clusters(rows: Sequence[Rows], clusters: Sequence[Array]) -> list[Si
         meat = meat + ((member @ (B * rest[:, None])) ** 2).sum(axis=0)
         bread, free = bread + left * gram.diagonal(), free + len(means) - 1
         parts.append((means, spread, score, gram, left, A.var(axis=0), len(y)))
-    told = bread > 1e-9 * bread.max()
+    told = bread > _ROUNDING * bread.max()
     more = math.inf
     if free >= _CLUSTERS and told.any():
         ratio = float((meat[told] / bread[told]).max())
         more = max(1.0, ratio * (free + len(parts)) / free)
     found = []
     for means, spread, score, gram, left, variance, m in parts:
-        factor = spread / (left * more) if left > 0 else 0.0
+        # Of outcomes that are constant within clusters only rounding is left.
+        factor = spread / (left * more) if left > _ROUNDING * spread else 0.0
         between, A = means[:, :-1].T @ means[:, -1], means[:, :-1]
         information = spread * (A.T @ A + factor * gram)
         unit = information.diagonal() / np.maximum(variance, 1e-300)

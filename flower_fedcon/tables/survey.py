@@ -43,6 +43,7 @@ from flower_fedcon.tables.small_cells import effective_rows
 from flower_fedcon.tables.table import SPREAD, SUMMARY, Table
 from flower_fedcon.tables.turned_round import turned_round
 from flower_fedcon.tables.unlike_outcomes import (
+    by_default,
     censored_at_once,
     counts_left_out,
     even_outcomes,
@@ -320,7 +321,7 @@ def rows_beside_others(names: Sequence[str], tables: Sequence[SiteRows]) -> Iter
     tables : sequence of SiteRows
         Rows of one schema.
     """
-    for check in (unlike_values, near_copies, odd_clusters, same_rows):
+    for check in (unlike_values, near_copies, odd_clusters, same_rows, by_default):
         yield from check(names, tables)
 
 

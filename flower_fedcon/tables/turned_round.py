@@ -18,7 +18,12 @@ from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.tables.row_weights import as_rows
 from flower_fedcon.tables.site_rows import SiteRows
 from flower_fedcon.tables.turned_features import turned_feature
-from flower_fedcon.tables.unlike_relations import columns_of, moved, unlike_relations
+from flower_fedcon.tables.unlike_relations import (
+    columns_of,
+    copied,
+    moved,
+    unlike_relations,
+)
 from flower_fedcon.validation import Array
 
 OPPOSITE = -4.0
@@ -46,7 +51,7 @@ def turned_round(
     schema = tables[0].schema
     made = _model_rows(tables, preparation)
     about = columns_of(tables)
-    said = [*moved(names, about)] if about else []
+    said = [*copied(names, about)] or [*moved(names, about)] if about else []
     said = said or (turned_in_rows(names, *made) if made else [])
     said = said or ([*unlike_relations(names, about)] if about else [])
     said = said or (turned_feature(names, *made, preparation) if made else [])

@@ -279,6 +279,27 @@ def test_one_feature_turned_round_at_a_site(change, said, tmp_path):
     )
 
 
+@pytest.mark.parametrize("last", [0, 40])
+def test_outcomes_by_default_at_the_end_of_a_file(last, tmp_path):
+    rng = np.random.default_rng(8)
+    frame = pd.DataFrame({"x": rng.normal(size=360), "y": rng.choice(["no", "yes"], 360)})
+    frame.loc[240 - last : 239, "y"] = "no"
+    data = deal(tmp_path, frame, [range(k * 120, (k + 1) * 120) for k in range(3)], "s")
+    schema = {"target": "y", "loss": "logistic", "positive": ["yes"], "features": numeric("x")}
+    said = [line for line in tables(data=data, schema=schema).preparation.remarks if "rows" in line]
+    assert ["all have one outcome" in line for line in said] == [True] * bool(last)
+
+
+def test_outcomes_of_clusters_are_known_by_their_means(tmp_path):
+    """A person's outcome on all his rows: nothing varies within, and nothing is said."""
+    rng = np.random.default_rng(6)
+    who = np.repeat(np.arange(36), 5)
+    frame = pd.DataFrame({"who": who, "x": rng.normal(size=180), "y": rng.normal(size=36)[who]})
+    data = deal(tmp_path, frame, [range(k * 60, (k + 1) * 60) for k in range(3)], "s")
+    schema = {"target": "y", "cluster": "who", "features": numeric("x")}
+    assert not tables(data=data, schema=schema).preparation.remarks
+
+
 def test_the_evidence_is_the_likelihood_of_the_sites_own_estimates():
     """Of normal estimates about effects with or without their sign changed, by SciPy."""
     rng = np.random.default_rng(3)

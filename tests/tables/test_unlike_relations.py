@@ -52,6 +52,8 @@ MESSES = {  # what site s1 does to its columns, and what is said
                 "'width': what the other columns predict of their difference has the opposite"),
     "a wrong key": ({"age": lambda d: np.random.default_rng(9).permutation(d["age"])},
                     "column 'age': the other columns predict it elsewhere, and not at s1 (corr"),
+    "a row off from 81 on": ({"width": lambda d: np.r_[d["width"][:80], d["width"][79:-1]]},
+                             "column 'width': the other columns of s1 fit it in rows "),
     "another unit": ({"age": lambda d: 12 * d["age"]}, ""),
     "logarithms": ({"size": lambda d: np.log(d["size"])}, ""),
 }  # fmt: skip
@@ -75,11 +77,19 @@ def test_a_column_that_goes_otherwise_with_the_others_is_named(mess, tmp_path):
     assert report.count(PREDICTED) == bool(words)
 
 
+@pytest.mark.parametrize("times", [1.0, -0.8])
+def test_a_copy_of_another_column_at_one_site(times, tmp_path):
+    MESSES["copy"] = ({"age": lambda d: times * d["width"]}, "")
+    remarks = problem("copy", tmp_path).preparation.remarks
+    assert any("columns 'age' and 'width' tell each other in all rows of s1, and" in one
+               for one in remarks)  # fmt: skip
+
+
 WITHOUT_OUTCOME = {"grades": ("Or is it column 'grade'?", True), "headers": ("column 'size'", True)}
 
 
 @pytest.mark.parametrize("scaled", [True, False])
-@pytest.mark.parametrize("mess", MESSES)
+@pytest.mark.parametrize("mess", [mess for mess in MESSES if "a row off" not in mess])
 def test_nodes_show_it_by_the_sums_for_standard_errors(mess, scaled, tmp_path):
     """Of features alone, so that either of two that go together may be the one."""
     words = MESSES[mess][1]
