@@ -241,13 +241,14 @@ def prepared_problem(
     preparation = prepare(clients, names, min_rows, site_effects)
     remarks, preparation = preparation.remarks, replace(preparation, remarks=())
     if privacy is None:  # remarks on rows are exact, which private ones must not be
+        units = [*scales_of_outcomes(names, clients)]
         more = (
-            *scales_of_outcomes(names, clients),
+            *units,
             *odd_across(names, clients),
             *two_values(clients),
             *codes_as_numbers(clients),
             *turned_round(names, clients, preparation),
-            *rows_beside_others(names, clients),
+            *rows_beside_others(names, clients, [*remarks, *units]),
             *collinear(clients, preparation, work=_WORK),
         )
         for line in more:

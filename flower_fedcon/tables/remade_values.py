@@ -1,9 +1,10 @@
 """Values of one client that are those of the others made into something else.
 
-They are ranks; some have a minus sign; some are in another unit; or they are logarithms. It is
-asked for that, made back, they are distributed like the others', by Kolmogorov's distance. Of 1,351
-federations made of R's data sets 27 were said: 24 of ranks, of rows' or groups' numbers, and 3 of
-units. None was of logarithms or of minus signs.
+They are ranks; some have a minus sign; some are in another unit; or they are logarithms: made back,
+they are distributed like the others', by Kolmogorov's distance. Or they are apart from all others,
+which are alike. Of 1,351 federations made of R's data sets 24 were said to be ranks, and are
+numbers of rows or groups, 3 to have a minus sign, 3 in part another unit, none to be logarithms,
+and 12 lie apart, of other species most.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ _SOME = 5  # rows with a minus sign, or in another unit
 _BY_CHANCE = 1e-6  # of no such row elsewhere
 _BEYOND = 1.2  # times the others' greatest value, or their least by this
 _UNITS = (10.0, 100.0, 1000.0, 12.0, 18.016, 30.4375, 365.25, 88.4)
-_ALIKE, _NEAR, _UNLIKE = 0.12, 0.35, 0.35  # distances: of all values, of two parts, and of others
-_LOST = 0.25  # of the distance, with logarithms
+_ALIKE, _NEAR = 0.12, 0.35  # distances: of all values made back, and of two parts
+_ABOUT, _UNLIKE, _LESS = 0.25, 0.5, 0.4  # of other sites; as they are; less with logarithms
+_APART = 0.8  # of values that hardly overlap
 _NOISE = 1.36  # of the distance of two samples, times sqrt(1 / m + 1 / n)
 
 
@@ -65,7 +67,7 @@ are these rows in another unit?"]
             said = (
                 _negative(name, own, rest)
                 or _in_part(name, own, rest)
-                or _as_logarithms(name, own, others)
+                or _unlike(name, own, others)
             )
             yield from [said] if said else []
 
@@ -100,7 +102,7 @@ def _only_here(rows: int, own: Array, rest: Array) -> bool:
 def _negative(name: str, own: Array, rest: Array) -> str:
     """Return the remark on values with a wrong sign; "" for none."""
     rows = int((own < 0).sum())
-    if rest.min() < 0 or not _only_here(rows, own, rest) or not alike(np.abs(own), rest):
+    if rest.min() < 0 or not _only_here(rows, own, rest) or distance(np.abs(own), rest) > _ABOUT:
         return ""
     return (
         f"{rows} of {len(own)} values of {name} are negative and like the others without the sign, "
@@ -133,18 +135,28 @@ def _in_part(name: str, own: Array, rest: Array) -> str:
     return ""
 
 
-def _as_logarithms(name: str, own: Array, others: Sequence[Array]) -> str:
-    """Return the remark on values distributed as the others' logarithms; "" for none."""
+def _unlike(name: str, own: Array, others: Sequence[Array]) -> str:
+    """Return the remark on values distributed as the others' logarithms, or apart from all others.
+
+    The others are alike. Values that are apart are said of three clients or more.
+    """
     rest = np.concatenate(others)
-    if rest.min() <= 0 or (far := distance(own, rest)) < _UNLIKE:
-        return ""
-    if any(distance(x, y) > far / 2 for i, x in enumerate(others) for y in others[:i]):
-        return ""
-    for base, made in (("natural logarithms", np.log(rest)), ("log10", np.log10(rest))):
-        if alike(own, made) and far - distance(own, made) >= _LOST:
-            return (
-                f"the values of {name} are distributed as {base} of the others ({own.min():.4g} to "
-                f"{own.max():.4g}, and elsewhere {rest.min():g} to {rest.max():g}): are they "
-                f"logarithms there?"
-            )
+    far = distance(own, rest)
+    among = max((distance(x, y) for i, x in enumerate(others) for y in others[:i]), default=0.0)
+    ranges = (
+        f"({own.min():.4g} to {own.max():.4g}, and elsewhere {rest.min():.4g} to {rest.max():.4g})"
+    )
+    for base, log in (("natural logarithms", np.log), ("log10", np.log10)):
+        if rest.min() > 0 and far >= _UNLIKE and among <= far / 2:
+            left = distance(own, log(rest))
+            if left <= _ABOUT and far - left >= _LESS:
+                return (
+                    f"values at {name} are distributed as {base} of the others {ranges}: are they "
+                    f"logarithms there?"
+                )
+    if len(others) > 1 and far >= _APART and among <= _ABOUT:
+        return (
+            f"values at {name} lie apart from all others, which are alike {ranges}: is it another "
+            f"measure, or unit, there?"
+        )
     return ""

@@ -157,7 +157,7 @@ def survey(clients: Sequence[Client], least: int = 1) -> Survey:
     findings += _too_rare(clients, least)
     findings += _decided(clients)
     findings += _separating(clients)
-    findings += rows_beside_others(names, [client.table for client in clients])
+    findings += rows_beside_others(names, [client.table for client in clients], findings)
     refusals = []
     try:
         check_outcomes(schema, told)
@@ -312,7 +312,9 @@ there?"]
             yield never_varies(column, names[alike[0]], float(own[0]), elsewhere)
 
 
-def rows_beside_others(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[str]:
+def rows_beside_others(
+    names: Sequence[str], tables: Sequence[SiteRows], said: Sequence[str] = ()
+) -> Iterator[str]:
     """Yield remarks on clients' rows that only the other clients' rows show.
 
     Parameters
@@ -320,9 +322,14 @@ def rows_beside_others(names: Sequence[str], tables: Sequence[SiteRows]) -> Iter
     names : sequence of str
     tables : sequence of SiteRows
         Rows of one schema.
+    said : sequence of str
+        Remarks on the same clients: what they say of a column's values there is not said again.
     """
+    known = {line.partition(" are ")[0] for line in said}
     for check in (unlike_values, near_copies, odd_clusters, same_rows, by_default):
-        yield from check(names, tables)
+        yield from (
+            line for line in check(names, tables) if line.partition(" lie apart ")[0] not in known
+        )
 
 
 def heavy_rows(names: Sequence[str], tables: Sequence[Table]) -> Iterator[str]:

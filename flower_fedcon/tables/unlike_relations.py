@@ -57,7 +57,6 @@ _SHARE = 0.5  # of the correlation elsewhere: so much comes back with a change
 _MIDDLE = (0.1, 0.9)  # quantiles: between them is the median of a column of the same kind
 _BLOCK = 5.0  # standard errors: of the block of rows that gains most
 _COPY, _NO_COPY, _MANY = 1 - 1e-9, 0.95, 5  # correlations of ranks: of a copy, and of none; values
-_SORTED = 0.25  # different values of the rows: with fewer a file may well be sorted by the column
 _RIDGE = 1e-3
 _CELLS, _WORK = 2e7, 3e8  # cells, and multiplications: of more nothing is sought
 
@@ -599,7 +598,7 @@ def _of(x: Array, y: Array) -> float:
 def _order(values: Array) -> str:
     """Return whether many different values ascend, or descend, from row to row; "" if neither."""
     known = values[~np.isnan(values)]
-    if len(np.unique(known)) < max(FEW, _SORTED * len(known)):
+    if len(np.unique(known)) < VARYING:
         return ""
     steps = np.diff(known)
     return "ascend" if (steps >= 0).all() else "descend" if (steps <= 0).all() else ""

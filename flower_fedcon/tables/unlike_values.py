@@ -225,22 +225,27 @@ def _beside(
 
 def _zeros(name: str, own: _Known, rest: Sequence[_Known]) -> tuple[float, str] | None:
     """Return 0 and a remark, if it seems to stand for a missing value at a client."""
-    rows, least = int(own.counts[0]), min(float(part.distinct[0]) for part in rest)
-    if own.distinct[0] != 0 or rows < _LEAST or len(own.distinct) <= _LEAST or least <= 0:
+    from scipy.stats import binom
+
+    rows, n = int(own.counts[0]), len(own.values)
+    elsewhere = np.concatenate([part.values for part in rest])
+    there = int((elsewhere == 0).sum())
+    if own.distinct[0] != 0 or rows < _LEAST or len(own.distinct) <= _LEAST or elsewhere.min() < 0:
         return None
-    if (1 - rows / len(own.values)) ** sum(len(part.values) for part in rest) > _LACKS:
+    if there > len(elsewhere) / 100 or binom.cdf(there, len(elsewhere), rows / n) > _LACKS:
         return None
+    rest = [_Known.all([_Known(part.values[part.values > 0], *own[1:])]) for part in rest]
     above = own.values[own.values > 0]
     others = _Known.all([_Known(above, own.distinct, own.counts), *rest])
     gap, middle = float(others.distinct[0]), float(np.median(others.values))
     far = gap >= max(_OFF * (middle - gap), _STEPS * float(np.diff(others.distinct).min()))
-    elsewhere = np.concatenate([part.values for part in rest])
+    elsewhere = elsewhere[elsewhere > 0]
     many = rows >= _WITHIN * len(own.values) and len(np.unique(elsewhere)) >= _MANY
     if not far and not (many and len(above) >= _FEW and alike(above, elsewhere)):
         return None
     return 0.0, (
-        f"0 is in {rows} rows of {name} and in none elsewhere, and all other values are from "
-        f"{gap:g} on: does it stand for a missing value?"
+        f"0 is in {rows} rows of {name} and in {there or 'none'} elsewhere, and all other values "
+        f"are from {gap:g} on: does it stand for a missing value?"
     )
 
 
