@@ -21,6 +21,7 @@ _FEW = 20  # rows of a client: with fewer nothing is said
 _CHANCE = 0.01  # that as many rows are alone in their clusters as elsewhere
 _TIMES = 3  # the largest cluster elsewhere: one of all rows is said if larger
 ALONE = "each row of every client is a cluster of its own"
+_MULTIPLE, _SEVERAL = 4, 5  # times the usual size elsewhere; clusters of each client
 _PARTS = re.compile(r"[^\W\d_]+|[0-9]+|[^\w\s./:#-]")
 
 
@@ -114,4 +115,11 @@ def odd_clusters(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[s
             yield (
                 f"column {column!r}: all {own[0]} rows of {name} are one cluster, and elsewhere "
                 f"the largest has {rest.max()}: is the cluster not known there?"
+            )
+        elif np.median(own) >= _MULTIPLE * max(usual := [np.median(part) for part in others]) and (
+            own.min() >= 2 * max(usual) and min(map(len, (own, *others))) >= _SEVERAL
+        ):
+            yield (
+                f"column {column!r}: clusters of {name} have {own.mean():.3g} rows on average, and "
+                f"elsewhere {rest.mean():.3g}: are rows multiplied by a join, or of shorter times?"
             )

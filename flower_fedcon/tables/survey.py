@@ -47,10 +47,12 @@ from flower_fedcon.tables.unlike_outcomes import (
     censored_at_once,
     counts_left_out,
     even_outcomes,
+    no_later_events,
     running_sums,
     unrelated_exposures,
 )
 from flower_fedcon.tables.unlike_values import unlike_values
+from flower_fedcon.tables.within_clusters import within_clusters
 from flower_fedcon.validation import Array
 
 _WORK = 1e11  # multiplications: half a minute
@@ -283,6 +285,7 @@ def scales_of_outcomes(names: Sequence[str], tables: Sequence[Table]) -> Iterato
         yield from even_outcomes(target, names, y)
     if schema.event:
         yield from censored_at_once(target, names, y, [table.outcome for table in tables])
+        yield from no_later_events(schema.event, names, tables)
         return
     clusters = [np.zeros(len(t.targets)) if t.clusters is None else t.clusters for t in tables]
     yield from running_sums(target, names, y, exposures, clusters)
@@ -326,7 +329,7 @@ def rows_beside_others(
         Remarks on the same clients: what they say of a column's values there is not said again.
     """
     known = {line.partition(" are ")[0] for line in said}
-    for check in (unlike_values, near_copies, odd_clusters, same_rows, by_default):
+    for check in (unlike_values, near_copies, odd_clusters, within_clusters, same_rows, by_default):
         yield from (
             line for line in check(names, tables) if line.partition(" lie apart ")[0] not in known
         )
