@@ -72,6 +72,8 @@ class Columns:
         For each column of categories: how often each text occurs in it, as written in the file.
     numbers : dict of array, shape (m,)
         For each numeric column its values before any transform; NaN where a value is missing.
+    identifiers : dict of frozenset of str
+        The different identifiers of each column that has them, once `table` has been called.
     repeated : tuple of str
         Remarks on rows that have the identifier of another row.
     incomplete : dict of int
@@ -92,6 +94,7 @@ class Columns:
         self.numbers: dict[str, Array] = {}
         self.incomplete: dict[str, int] = {}
         self.repeated: tuple[str, ...] = ()
+        self.identifiers: dict[str, frozenset[str]] = {}
         self._known: Mapping[str, Sequence[str]] = {}
 
     def table(
@@ -178,6 +181,7 @@ class Columns:
         """Return remarks on identifiers; rows of weight 0 do not count."""
         counted = slice(None) if weights is None else np.flatnonzero(weights)
         ids = {name: cells[counted] for name, cells in self._cells.items() if is_id(name)}
+        self.identifiers = {name: frozenset(map(str, cells)) - {""} for name, cells in ids.items()}
         return *repeated(table, ids, self._rows[counted]), *spelled(table)
 
     def _without_zeros(self, table: Table, weights: Array) -> Table:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from flower_fedcon.tables.marks import text_of
 from flower_fedcon.tables.site_rows import SiteRows
 from flower_fedcon.validation import Array
 
+_LONG = 4  # characters of an identifier that is hardly a number of rows
 _FEW = 20  # with fewer rows, or values, nothing is said
 _DISTINCT = 0.9  # from this share of distinct rows on, equal rows are not due to chance
 _SHARED = 0.5  # a remark follows if another client holds this share of the rows
@@ -68,6 +71,30 @@ def same_rows(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[str]
             yield (
                 f"{shared} of the {rows} rows of {names[fewer]} are also held by "
                 f"{names[more]}{by_chance}: are they counted twice?"
+            )
+
+
+def same_identifiers(
+    column: str, names: Sequence[str], each: Sequence[AbstractSet[str]]
+) -> Iterator[str]:
+    """Yield the clients that share half of their identifiers or more.
+
+    Identifiers of fewer than four characters may be numbers of rows, or of a client's own list.
+
+    >>> own = {f"A{k:05d}" for k in range(0, 300, 7)}
+    >>> [*same_identifiers("mrn", "ab", [own, {*own, "B00001"}])]
+    ["43 of the 43 identifiers in column 'mrn' of a are also those of b: are they the same patients?"]
+    """
+    long = [{mark for mark in own if len(mark) >= _LONG} for own in each]
+    for j, k in combinations(range(len(names)), 2):
+        fewer, more = sorted((j, k), key=lambda one: len(long[one]))
+        shared = len(long[fewer] & long[more])
+        numbers = [int(mark) for mark in long[fewer] if mark.isdecimal()]
+        running = len(numbers) == len(long[fewer]) > max(numbers) - min(numbers)
+        if shared >= max(_FEW, _SHARED * len(long[fewer])) and not running:
+            yield (
+                f"{shared} of the {len(long[fewer])} identifiers in column {column!r} of "
+                f"{names[fewer]} are also those of {names[more]}: are they the same patients?"
             )
 
 

@@ -35,7 +35,7 @@ from flower_fedcon.tables.odd_clusters import odd_clusters
 from flower_fedcon.tables.odd_values import odd_across, odd_pairs, odd_values, remedy_of, totals
 from flower_fedcon.tables.own_files import SURVEY
 from flower_fedcon.tables.preparation import Preparation, agree, conclude
-from flower_fedcon.tables.repeated_rows import same_rows
+from flower_fedcon.tables.repeated_rows import same_identifiers, same_rows
 from flower_fedcon.tables.row_weights import SAMPLING, asks_for_kind
 from flower_fedcon.tables.schema import Schema
 from flower_fedcon.tables.site_rows import SiteRows
@@ -159,6 +159,7 @@ def survey(clients: Sequence[Client], least: int = 1) -> Survey:
     findings += _too_rare(clients, least)
     findings += _decided(clients)
     findings += _separating(clients)
+    findings += _identifiers(clients)
     findings += rows_beside_others(names, [client.table for client in clients], findings)
     refusals = []
     try:
@@ -270,6 +271,8 @@ def scales_of_outcomes(names: Sequence[str], tables: Sequence[Table]) -> Iterato
                 f"fit: name another target"
             )
             return
+        if column == schema.weight:
+            yield from _exposed_alike(column, names, values)
         if column != schema.target or not schema.family.log_link:
             yield from in_another_unit(column, names, values, outcome=column == schema.target)
     if schema.family.labelled:
@@ -313,6 +316,14 @@ there?"]
         if abs(own[0] - 1) > 1e-9 and min(len(np.unique(part)) for part in rest) >= _VARIES:
             elsewhere = float(np.concatenate(rest).mean())
             yield never_varies(column, names[alike[0]], float(own[0]), elsewhere)
+
+
+def _identifiers(clients: Sequence[Client]) -> Iterator[str]:
+    """Yield the columns of identifiers that clients share."""
+    every = [client.columns.identifiers for client in clients]
+    for column in dict.fromkeys(column for own in every for column in own):
+        each = [own.get(column, frozenset()) for own in every]
+        yield from same_identifiers(column, [client.name for client in clients], each)
 
 
 def rows_beside_others(
