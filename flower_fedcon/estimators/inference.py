@@ -295,4 +295,5 @@ class Inferring:
         self._inferred()
         sites = len(self.groups_) - len(self.left_out_)  # type: ignore[attr-defined]
         facts = getattr(self, "_facts", ())
-        return Summary.of(self.estimates_, alpha, sites=sites, facts=facts)
+        strata = "" if getattr(self, "_strata", None) is None else "strata"
+        return Summary.of(self.estimates_, alpha, sites=sites, strata=strata, facts=facts)

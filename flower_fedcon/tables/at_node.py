@@ -26,7 +26,7 @@ from flower_fedcon.tables.noisy_sums import PrivateTable
 from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.tables.read import log_notes
 from flower_fedcon.tables.statistics.group_sums import effects_of
-from flower_fedcon.tables.survey import codes_as_numbers
+from flower_fedcon.tables.survey import broken_frequencies, codes_as_numbers
 from flower_fedcon.tables.surveys import Surveys
 from flower_fedcon.tables.table import CURVES, Table
 from flower_fedcon.validation import Array
@@ -85,8 +85,9 @@ class TableAtNode(DataAtNode):
             return {"constants": np.array([math.nan if v is None else v for v in constants])}
         if request.round == 1:
             private = isinstance(table, PrivateTable)
-            codes = [] if private or table.schema.sparse else list(codes_as_numbers([table]))
-            log_notes([replace(table, notes=lambda: [*table.notes(), *codes])])
+            more = [] if private else list(broken_frequencies([table]))
+            more += [] if private or table.schema.sparse else list(codes_as_numbers([table]))
+            log_notes([replace(table, notes=lambda: [*table.notes(), *more])])
         answer = table.answer(stage, down, self._bounds.min_rows, self._bounds.min_cell)
         if request.round == 2 and store is not None:
             Surveys(store, table).asked(down)

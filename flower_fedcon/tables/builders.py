@@ -31,6 +31,7 @@ from flower_fedcon.tables.statistics.estimates import DEBIASED
 from flower_fedcon.tables.statistics.heterogeneity import check_heterogeneity
 from flower_fedcon.tables.statistics.site_sums import METHODS
 from flower_fedcon.tables.survey import (
+    broken_frequencies,
     codes_as_numbers,
     collinear,
     rows_beside_others,
@@ -247,6 +248,7 @@ def prepared_problem(
             *odd_across(names, clients),
             *two_values(clients),
             *codes_as_numbers(clients),
+            *broken_frequencies(clients),
             *turned_round(names, clients, preparation),
             *rows_beside_others(names, clients, [*remarks, *units]),
             *collinear(clients, preparation, work=_WORK),

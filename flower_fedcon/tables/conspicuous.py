@@ -16,7 +16,7 @@ import numpy as np
 from flower_fedcon.errors import ConfigError, first_few, number_of
 from flower_fedcon.objectives.survival import NOTHING_COMPARED
 from flower_fedcon.tables.encoding import is_wide
-from flower_fedcon.tables.marks import looks_missing, near_duplicates
+from flower_fedcon.tables.marks import looks_missing, near_duplicates, number_in
 from flower_fedcon.tables.preparation import LARGEST, Agreed, categories_of
 from flower_fedcon.tables.schema import COMMON, OWN, Feature, Schema
 from flower_fedcon.tables.unlike_outcomes import zeros_and_ones
@@ -146,7 +146,7 @@ def conspicuous_values(
     told, spread : sequence of dict
         The clients' answers in the first and in the second exchange.
     """
-    remarks = []
+    remarks = [*_levels_out_of_order(schema)]
     for place, outcome in enumerate(schema.outcomes):
         rows = [one["outcomes"][place] for one in told]
         lacking = [name for name, n in zip(names, rows, strict=True) if n == 0]
@@ -197,6 +197,25 @@ def conspicuous_values(
                 "it an identifier? Leave it out"
             )
     return remarks
+
+
+def _levels_out_of_order(schema: Schema) -> Iterator[str]:
+    """Yield a remark on `levels` that are numbers and neither ascend nor descend, as sorted texts.
+
+    >>> schema = Schema("score", {"x": "numeric"}, levels=["0", "10", "2", "4"])
+    >>> list(_levels_out_of_order(schema))
+    ["target 'score': its levels are numbers out of order (0, 10, 2, 4): are they listed as they \
+rank, the lowest first?"]
+    >>> list(_levels_out_of_order(Schema("score", {"x": "numeric"}, levels=["10", "4", "0"])))
+    []
+    """
+    ranks = [number_in(level) for level in schema.levels]
+    known = [rank for rank in ranks if rank is not None]
+    if len(known) == len(ranks) and known not in (sorted(known), sorted(known, reverse=True)):
+        yield (
+            f"target {schema.target!r}: its levels are numbers out of order "
+            f"({first_few(schema.levels)}): are they listed as they rank, the lowest first?"
+        )
 
 
 def _without_censoring(

@@ -83,7 +83,8 @@ def same_identifiers(
 
     >>> own = {f"A{k:05d}" for k in range(0, 300, 7)}
     >>> [*same_identifiers("mrn", "ab", [own, {*own, "B00001"}])]
-    ["43 of the 43 identifiers in column 'mrn' of a are also those of b: are they the same patients?"]
+    ["43 of the 43 identifiers in column 'mrn' of a are also those of b: are they the same \
+patients?"]
     """
     long = [{mark for mark in own if len(mark) >= _LONG} for own in each]
     for j, k in combinations(range(len(names)), 2):

@@ -36,7 +36,7 @@ from flower_fedcon.tables.odd_values import odd_across, odd_pairs, odd_values, r
 from flower_fedcon.tables.own_files import SURVEY
 from flower_fedcon.tables.preparation import Preparation, agree, conclude
 from flower_fedcon.tables.repeated_rows import same_identifiers, same_rows
-from flower_fedcon.tables.row_weights import SAMPLING, asks_for_kind
+from flower_fedcon.tables.row_weights import FREQUENCY, SAMPLING, asks_for_kind
 from flower_fedcon.tables.schema import Schema
 from flower_fedcon.tables.site_rows import SiteRows
 from flower_fedcon.tables.small_cells import effective_rows
@@ -155,6 +155,7 @@ def survey(clients: Sequence[Client], least: int = 1) -> Survey:
     findings += heavy_rows(names, [client.table for client in clients])
     findings += two_values([client.table for client in clients])
     findings += codes_as_numbers([client.table for client in clients])
+    findings += broken_frequencies([client.table for client in clients])
     findings += _taken_as_one(clients)
     findings += _too_rare(clients, least)
     findings += _decided(clients)
@@ -409,6 +410,27 @@ def codes_as_numbers(tables: Sequence[Table]) -> Iterator[str]:
         yield (
             f"column {feature.name!r}: its values are {said}, and one slope is fitted to them: if "
             f'they are codes, write type = "categorical"; if numbers, a range'
+        )
+
+
+def broken_frequencies(tables: Sequence[Table]) -> Iterator[str]:
+    """Yield a remark on weights that are stated to count equal rows, and are no whole numbers.
+
+    Parameters
+    ----------
+    tables : sequence of Table
+        Tables of one schema; on a node its own.
+    """
+    schema = tables[0].schema
+    if schema.weight_kind != FREQUENCY:
+        return
+    weights = np.concatenate([np.asarray(table.weights) for table in tables])
+    broken = weights[np.abs(weights - np.rint(weights)) > 1e-9 * weights]
+    if len(broken):
+        yield (
+            f"column {schema.weight!r}: {len(broken)} of {number_of(len(weights), 'weight')} are no "
+            f"whole numbers, such as {broken[0]:g}, and weight_kind = {FREQUENCY!r} takes each for "
+            f"so many equal rows: are they sampling weights (weight_kind = {SAMPLING!r})?"
         )
 
 

@@ -115,6 +115,7 @@ def test_the_fit_is_that_of_pooled_rows(case):
     np.testing.assert_allclose(model.loglik_, loglik, rtol=1e-11)
     said = str(model.summary())
     assert ("common" in said) == (case != "stratified")
+    assert ("strata" in said.replace("Strata:", "")) == ("strata" in of_fit)
 
 
 @pytest.mark.parametrize(("case", "transform"), ZPH)

@@ -378,6 +378,16 @@ def test_no_treated_patient_at_a_site(marks, kind, value, tmp_path):
         ]
 
 
+@pytest.mark.parametrize(("kind", "broken", "asked"), [
+    ("frequency", 0.25, 1), ("frequency", 0.0, 0), ("sampling", 0.25, 0),
+])  # fmt: skip
+def test_frequencies_that_are_not_whole_are_asked_about(kind, broken, asked, tmp_path):
+    d = counts().assign(w=lambda d: np.where(d.index % 3, 2.0, 15 + broken))
+    schema = {"target": "y", "weight": "w", "weight_kind": kind, "features": numeric("x")}
+    said = f"{N} of {3 * N} weights are no whole numbers, such as 15.25, and weight_kind = "
+    assert len(remarks(tmp_path, d, schema, said)) == asked
+
+
 @pytest.mark.parametrize(("weights", "kind", "words", "asked"), [
     ([1, 2, 3], "", "frequency, as no weight_kind is stated (sum", True),
     ([1, 2, 3], "frequency", "frequency (sum", False),

@@ -219,6 +219,13 @@ def test_what_to_make_of_dates_rows_and_spreadsheets_is_said(tmp_path, run_comma
     assert "line 2, column 18)): write true and false in small letters, and texts in quo" in said
 
 
+def test_levels_that_are_sorted_as_texts_are_asked_about(tmp_path, run_command):
+    rows = {site: [(i, 2 * (i % 6)) for i in range(30)] for site in "ab"}
+    levels = "levels = ['0', '10', '2', '4', '6', '8']"
+    out = check_of(tmp_path, run_command, {"x": "numeric"}, rows, target=levels)
+    assert "- target 'y': its levels are numbers out of order (0, 10, 2, 4, 6, 8): are they" in out
+
+
 def test_an_outcome_of_one_value_is_said(tmp_path, run_command):
     rows = {site: [(i, 7) for i in range(8)] for site in "ab"}
     out = check_of(tmp_path, run_command, {"x": "numeric"}, rows, target="")

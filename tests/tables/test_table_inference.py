@@ -311,3 +311,28 @@ def test_a_multinomial_run_writes_both_forms_of_its_coefficients(tmp_path):
     assert found.loc["x [b]", "odds_ratio"] == pytest.approx(np.exp(both[0].loc["x", "b"]), 1e-5)
     assert np.isnan(found.loc["(intercept) [b]", "odds_ratio"])
     assert "coefficients_against_first.csv are of each class against the first" in report.text
+
+
+@pytest.mark.parametrize("common", [False, True])
+def test_a_cox_report_names_its_strata_and_counts_columns_that_it_does_not_show(tmp_path, common):
+    rng = np.random.default_rng(0)
+    d = pd.DataFrame(rng.normal(size=(150, 7)).round(2), columns=list("abcdefg"))
+    d = d.assign(
+        days=rng.exponential(size=150).round(3) + 0.01, dead=1, ward=rng.integers(0, 2, 150)
+    )
+    schema = {"target": "days", "event": "dead", "strata": "ward", "features": numeric(*"abcdefg")}
+    schema |= {"stratified": False, "baseline_times": [0.5, 1.0, 2.0]} if common else {}
+    text = run(tables(data=deal(tmp_path, d), schema=schema, inference="model")).report.text
+    said = " with each value of 'ward': " if common else "stratified by site and 'ward': each"
+    assert said in text
+    assert ("common by ward" if common else "sites and ward") in text
+    assert "  and 2 columns more (proportionality.csv has all)\n" in text
+
+
+@pytest.mark.parametrize("cluster", ["", "couple"])
+def test_heterogeneity_says_that_its_errors_ignore_clusters(folder, tmp_path, cluster):
+    schema = {"target": "age", "features": numeric("yrs_married", "rate_marriage")}
+    data = pd.read_csv(folder / "all.txt").assign(couple=lambda d: d.index // 12)
+    schema |= {"cluster": cluster} if cluster else {}
+    made = tables(data=deal(tmp_path, data), schema=schema, inference="robust", heterogeneity=True)
+    assert ("take rows of one 'couple' as independent" in run(made).report.text) == bool(cluster)

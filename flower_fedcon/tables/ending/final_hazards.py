@@ -91,6 +91,8 @@ class Hazards:
             for k in np.argsort(test.pvalue, kind="stable")[:_SHOWN].tolist():
                 said = f"chi2 {test.statistic[k]:.4g}, {p_equals(test.pvalue[k])}"
                 lines.append(f"  {test.names[k]}: {said}")
+            if (more := len(test.names) - _SHOWN) > 0:
+                lines.append(f"  and {number_of(more, 'column')} more ({PROPORTIONALITY} has all)")
             if test.transform == IDENTITY:
                 lines.append("  not along log(time): an event is at time 0, which has no logarithm")
         if self.baselines:

@@ -70,8 +70,15 @@ def _lacking(described: Descriptives | None) -> dict[str, str]:
     return reasons
 
 
-def lines_of(found: Heterogeneity) -> list[str]:
-    """Return a report's lines on it: the columns that differ most, and sites left out."""
+def lines_of(found: Heterogeneity, cluster: str = "") -> list[str]:
+    """Return a report's lines on it: the columns that differ most, and sites left out.
+
+    Parameters
+    ----------
+    found : Heterogeneity
+    cluster : str
+        The column of clusters, which sites' own errors ignore.
+    """
     few = len(found.names) < _FEW
     which = (
         ""
@@ -82,6 +89,11 @@ def lines_of(found: Heterogeneity) -> list[str]:
         f"heterogeneity between {len(found.sites)} sites, always by the model's errors of "
         f"each{which}:"
     ]
+    if cluster:
+        lines.append(
+            f"  these errors take rows of one {cluster!r} as independent: if they are alike, Q, "
+            f"chi2, I^2 and tau^2 are too large, and p too small"
+        )
     order = np.argsort(found.pvalues, kind="stable")[: None if few else _SHOWN].tolist()
     for k in order:
         said = (

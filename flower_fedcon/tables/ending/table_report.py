@@ -162,7 +162,8 @@ class Report:
         if preparation.family.quasi and not measured:
             lines.append(_NOT_MEASURED)
         if isinstance(between, Heterogeneity):
-            lines += lines_of(between)
+            stated = preparation.stated
+            lines += lines_of(between, "" if stated is None else stated.cluster)
             report = replace(report, heterogeneity=between)
         if not isinstance(estimates, Estimates):
             return report
@@ -225,7 +226,8 @@ class Report:
         summary: list[str] = []
         if (found := self.estimates) is not None:
             found = replace(found, names=tuple(map(self._called, found.names)))
-            summary = ["", Summary.of(found, facts=facts)]
+            strata = "" if self.schema is None else self._called(self.schema.strata)
+            summary = ["", Summary.of(found, strata=strata, facts=facts)]
         stood_out = [f"- {remark}" for remark in self.remarks]
         remarks = ["", "Remarks", *stood_out] if stood_out else []
         by_level = [] if self.by_level is None else ["", *self.by_level.lines]
@@ -465,18 +467,22 @@ def _lines(server: Server, ending: FinalAnswers) -> list[str]:
             + "; held-out rows are predicted for a site with the mean intercept"
             * bool(preparation.held_out)
         )
+    strata = "" if preparation.stated is None else preparation.stated.strata
     if ending.common is not None:
         lines.append(
             "one baseline hazard for all sites"
-            + " in each stratum" * (len(ending.common.strata) > 1)
+            + f" with each value of {strata!r}" * bool(strata)
             + ": hazard ratios compare rows of all sites. Objective and history are those of the "
             "rounds, in which each site is a stratum; the KKT residual is that of the fit after "
             "them, from sums over rows at risk"
         )
     elif preparation.family.compares:
         lines.append(
-            "stratified by site: each site has its own baseline hazard, and hazard ratios compare "
-            "rows of the same site"
+            f"stratified by site and {strata!r}: each value at a site has its own baseline hazard, "
+            "and hazard ratios compare rows of the same site with the same value"
+            if strata
+            else "stratified by site: each site has its own baseline hazard, and hazard ratios "
+            "compare rows of the same site"
         )
     lines += _columns_in_words(preparation)
     if preparation.left_out:

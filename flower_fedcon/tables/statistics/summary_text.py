@@ -28,6 +28,7 @@ class Summary(str):
         alpha: float = 0.05,
         *,
         sites: int | None = None,
+        strata: str = "",
         facts: Sequence[tuple[str, str]] = (),
     ) -> Summary:
         """Return the summary of estimates.
@@ -39,6 +40,8 @@ class Summary(str):
             Intervals have coverage 1 - alpha.
         sites : int, optional
             The number of sites.
+        strata : str
+            What divides rows into strata of a Cox model, beside the sites.
         facts : sequence of (name, value)
             Further facts about the fit.
         """
@@ -58,7 +61,10 @@ class Summary(str):
             ("BIC", _number(found.bic)),
         ]
         if found.family.compares:  # a partial likelihood has neither
-            said.append(("Baseline hazard", "common") if found.common else ("Strata", "sites"))
+            if found.common:
+                said.append(("Baseline hazard", f"common by {strata}" if strata else "common"))
+            else:
+                said.append(("Strata", f"sites and {strata}" if strata else "sites"))
         else:
             said.append(("Deviance", _number(found.deviance)))
             phi = _number(found.dispersion)
