@@ -90,9 +90,10 @@ patients?"]
     for j, k in combinations(range(len(names)), 2):
         fewer, more = sorted((j, k), key=lambda one: len(long[one]))
         shared = len(long[fewer] & long[more])
+        if shared < max(_FEW, _SHARED * len(long[fewer])):
+            continue
         numbers = [int(mark) for mark in long[fewer] if mark.isdecimal()]
-        running = len(numbers) == len(long[fewer]) > max(numbers) - min(numbers)
-        if shared >= max(_FEW, _SHARED * len(long[fewer])) and not running:
+        if not numbers or max(numbers) - min(numbers) >= len(long[fewer]):  # they do not just run
             yield (
                 f"{shared} of the {len(long[fewer])} identifiers in column {column!r} of "
                 f"{names[fewer]} are also those of {names[more]}: are they the same patients?"

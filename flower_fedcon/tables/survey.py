@@ -428,8 +428,8 @@ def broken_frequencies(tables: Sequence[Table]) -> Iterator[str]:
     broken = weights[np.abs(weights - np.rint(weights)) > 1e-9 * weights]
     if len(broken):
         yield (
-            f"column {schema.weight!r}: {len(broken)} of {number_of(len(weights), 'weight')} are no "
-            f"whole numbers, such as {broken[0]:g}, and weight_kind = {FREQUENCY!r} takes each for "
+            f"column {schema.weight!r}: {len(broken)} of {number_of(len(weights), 'weight')} are "
+            f"no whole numbers, such as {broken[0]:g}, and weight_kind = {FREQUENCY!r} takes each for "
             f"so many equal rows: are they sampling weights (weight_kind = {SAMPLING!r})?"
         )
 
