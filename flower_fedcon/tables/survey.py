@@ -46,6 +46,7 @@ from flower_fedcon.tables.unlike_outcomes import (
     censored_at_once,
     counts_left_out,
     even_outcomes,
+    falling_exposures,
     running_sums,
     unrelated_exposures,
 )
@@ -291,7 +292,10 @@ def scales_of_outcomes(names: Sequence[str], tables: Sequence[Table]) -> Iterato
         if len(schema.offsets) == 1:
             given = exposures if schema.exposure else [np.log(own) for own in exposures]
             yield from _exposed_alike(column, names, given)
-        yield from unrelated_exposures(target, column, names, y, exposures)
+        at_one = [*unrelated_exposures(target, column, names, y, exposures)]
+        rows = [np.arange(len(own)) if t.clusters is None else t.clusters
+                for t, own in zip(tables, y, strict=True)]  # fmt: skip
+        yield from at_one or falling_exposures(target, column, y, exposures, rows)
 
 
 def _exposed_alike(column: str, names: Sequence[str], each: Sequence[Array]) -> Iterator[str]:
