@@ -410,9 +410,9 @@ def broken_frequencies(tables: Sequence[Table]) -> Iterator[str]:
     broken = weights[np.abs(weights - np.rint(weights)) > 1e-9 * weights]
     if len(broken):
         yield (
-            f"column {schema.weight!r}: {len(broken)} of {number_of(len(weights), 'weight')} are no "
-            f"whole numbers, such as {broken[0]:g}, and weight_kind = {FREQUENCY!r} takes each for "
-            f"so many equal rows: are they sampling weights (weight_kind = {SAMPLING!r})?"
+            f"column {schema.weight!r}: {len(broken)} of {number_of(len(weights), 'weight')} are "
+            f"no whole numbers, such as {broken[0]:g}, and weight_kind = {FREQUENCY!r} takes each "
+            f"for so many equal rows: are they sampling weights (weight_kind = {SAMPLING!r})?"
         )
 
 
@@ -425,10 +425,11 @@ def seen_in_rows(columns: Columns) -> Iterator[str]:
         The columns; `table` must have been called.
     """
     yield from columns.repeated
-    numbers, rows = columns.numbers, columns.rows
+    numbers, rows, clusters = columns.numbers, columns.rows, columns.clusters
     if total := [*totals({name: values for name, values in numbers.items() if len(values)})]:
         yield from total
         numbers, rows = {name: values[:-1] for name, values in numbers.items()}, rows[:-1]
+        clusters = None if clusters is None else clusters[:-1]
     yield from odd_pairs(numbers, rows)
     for column, values in numbers.items():
         filled = values[~np.isnan(values)]
@@ -436,7 +437,7 @@ def seen_in_rows(columns: Columns) -> Iterator[str]:
         schema = columns.schema
         nothing = column in (schema.weight, schema.entry, schema.offset)  # where 0 has a meaning
         looked_at = np.where(values == 0, np.nan, values) if nothing else values
-        for said in odd_values(looked_at, rows, remedy_of(schema, column)):
+        for said in odd_values(looked_at, rows, remedy_of(schema, column), clusters):
             yield f"column {column!r}: {said}"
         if column in columns.schema.names and _counts_rows(column, filled, distinct):
             yield (

@@ -221,8 +221,8 @@ def falling_exposures(
     >>> [*falling_exposures("falls", "years", y, e, rows)]
     []
     >>> [*falling_exposures("falls", "age", y, 900 / e, rows)]
-    ["column 'age': 'falls' falls with it over all sites (slope of logarithms -0.97, and 1 would be \
-expected of an exposure): is it the right column?"]
+    ["column 'age': 'falls' falls with it over all sites (slope of logarithms -0.97, and 1 would \
+be expected of an exposure): is it the right column?"]
     """
     x = np.log(np.concatenate(exposures))
     _, of_rows = np.unique(
