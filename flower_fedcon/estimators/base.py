@@ -225,10 +225,10 @@ class FederatedEstimator(RandomEffects, BaseEstimator, FitSettings):  # type: ig
             self._said = said_of(self.weight_kind, many, whole)
             effective = effective_rows(weight, counted) if self._kind == SAMPLING else math.nan
             self._weighing = in_words(kind_in_words(self.weight_kind), many, whole, effective)
-        self._say_odd(X, y)
+        codes = self._clusters(clusters, n)
+        self._say_odd(X, y, codes)
         X = self._about_means(X, counted, weight)
         offsets = self._offset(offset, exposure, n)
-        codes = self._clusters(clusters, n)
         clients, names, self._rows = [], [], []
         self.left_out_ = []
         for k, name in enumerate(self.groups_):
@@ -272,7 +272,7 @@ class FederatedEstimator(RandomEffects, BaseEstimator, FitSettings):  # type: ig
         problem.scale_free = family_of(self.family).scale_free(self._common_intercept)
         return problem
 
-    def _say_odd(self, X: Any, y: Array) -> None:
+    def _say_odd(self, X: Any, y: Array, clusters: Array | None) -> None:
         """Warn of values that may be wrong, as `fedcon data check` does."""
         if not isinstance(X, np.ndarray) or X.size > _LOOKED_AT:
             return
@@ -282,7 +282,7 @@ class FederatedEstimator(RandomEffects, BaseEstimator, FitSettings):  # type: ig
         said = [
             f"column {name!r}: {line}"
             for name, values in (*named, *outcome)
-            for line in odd_values(values, rows, remedy)
+            for line in odd_values(values, rows, remedy, clusters)
         ]
         said += odd_pairs(dict(named), rows)
         if said:

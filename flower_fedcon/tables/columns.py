@@ -92,6 +92,7 @@ class Columns:
         self.notes: list[str] = [*cells.notes]
         self.counts: dict[str, dict[str, int]] = {}
         self.numbers: dict[str, Array] = {}
+        self.clusters: Array | None = None
         self.incomplete: dict[str, int] = {}
         self.repeated: tuple[str, ...] = ()
         self.identifiers: dict[str, frozenset[str]] = {}
@@ -139,6 +140,7 @@ class Columns:
             None if not (schema.weight and outcome) else self.numbers_in(schema.weight, "a weight")
         )
         clusters, called = self._clusters() if schema.cluster and outcome else (None, ())
+        self.clusters = clusters
         offset = self._offset()
         numeric = [self._feature(f) for f in schema.numeric]
         categories = [self._categories(feature) for feature in schema.categorical]

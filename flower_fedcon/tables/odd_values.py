@@ -32,7 +32,9 @@ _RUN, _NEVER = 10, 1e-6  # rows of one value; their chance
 _APART = 3.0  # times the range of most rows: a gap to others in another unit
 
 
-def odd_values(values: Array, numbers: Array, remedy: str) -> Iterator[str]:
+def odd_values(
+    values: Array, numbers: Array, remedy: str, clusters: Array | None = None
+) -> Iterator[str]:
     """Yield remarks on the values of a column.
 
     Parameters
@@ -43,6 +45,8 @@ def odd_values(values: Array, numbers: Array, remedy: str) -> Iterator[str]:
         The rows' numbers.
     remedy : str
         What to do about a code for a missing value.
+    clusters : array of int, shape (m,), optional
+        Each row's cluster. One whose rows are all far from others', as of a large state, may be so.
 
     Examples
     --------
@@ -98,7 +102,11 @@ value, leave it out
             f"its numbers are dates, such as {first:.0f}, whose differences are no numbers of "
             f"days: write the number of days since a fixed day, or leave the column out"
         )
-    elif (apart := _another_group(rows)) and not said.issuperset(apart[0]):
+    elif (
+        (apart := _another_group(rows))
+        and not said.issuperset(apart[0])
+        and not _is_a_cluster(np.isin(values, apart[0]), clusters)
+    ):
         group, rest = apart
         yield (
             f"{number_of(sum(rows[value] for value in group), 'row')} from {group[0]:g} to "
@@ -111,6 +119,20 @@ value, leave it out
             f"rows {first} to {last} all have {values[run[0]]:g}, and before and after values "
             f"change from row to row: is one filled down?"
         )
+
+
+def _is_a_cluster(odd: Array, clusters: Array | None) -> bool:
+    """Return whether odd rows are several, and all of one cluster.
+
+    >>> _is_a_cluster(np.arange(6) < 3, np.array([7, 7, 7, 2, 2, 2]))
+    True
+    >>> _is_a_cluster(np.arange(6) < 2, np.array([7, 7, 7, 2, 2, 2]))
+    False
+    """
+    if clusters is None or odd.sum() < 2:
+        return False
+    own = clusters[odd]
+    return bool((own == own[0]).all() and odd.sum() == (clusters == own[0]).sum())
 
 
 def _filled_down(values: Array) -> tuple[int, int] | None:

@@ -47,6 +47,7 @@ from flower_fedcon.tables.unlike_outcomes import (
     censored_at_once,
     counts_left_out,
     even_outcomes,
+    falling_exposures,
     no_later_events,
     running_sums,
     unrelated_exposures,
@@ -298,7 +299,10 @@ def scales_of_outcomes(names: Sequence[str], tables: Sequence[Table]) -> Iterato
         if len(schema.offsets) == 1:
             given = exposures if schema.exposure else [np.log(own) for own in exposures]
             yield from _exposed_alike(column, names, given)
-        yield from unrelated_exposures(target, column, names, y, exposures)
+        at_one = [*unrelated_exposures(target, column, names, y, exposures)]
+        rows = [np.arange(len(own)) if t.clusters is None else t.clusters
+                for t, own in zip(tables, y, strict=True)]  # fmt: skip
+        yield from at_one or falling_exposures(target, column, y, exposures, rows)
 
 
 def _exposed_alike(column: str, names: Sequence[str], each: Sequence[Array]) -> Iterator[str]:
@@ -429,8 +433,8 @@ def broken_frequencies(tables: Sequence[Table]) -> Iterator[str]:
     if len(broken):
         yield (
             f"column {schema.weight!r}: {len(broken)} of {number_of(len(weights), 'weight')} are "
-            f"no whole numbers, such as {broken[0]:g}, and weight_kind = {FREQUENCY!r} takes each for "
-            f"so many equal rows: are they sampling weights (weight_kind = {SAMPLING!r})?"
+            f"no whole numbers, such as {broken[0]:g}, and weight_kind = {FREQUENCY!r} takes each "
+            f"for so many equal rows: are they sampling weights (weight_kind = {SAMPLING!r})?"
         )
 
 
@@ -443,10 +447,11 @@ def seen_in_rows(columns: Columns) -> Iterator[str]:
         The columns; `table` must have been called.
     """
     yield from columns.repeated
-    numbers, rows = columns.numbers, columns.rows
+    numbers, rows, clusters = columns.numbers, columns.rows, columns.clusters
     if total := [*totals({name: values for name, values in numbers.items() if len(values)})]:
         yield from total
         numbers, rows = {name: values[:-1] for name, values in numbers.items()}, rows[:-1]
+        clusters = None if clusters is None else clusters[:-1]
     yield from odd_pairs(numbers, rows)
     for column, values in numbers.items():
         filled = values[~np.isnan(values)]
@@ -454,7 +459,7 @@ def seen_in_rows(columns: Columns) -> Iterator[str]:
         schema = columns.schema
         nothing = column in (schema.weight, schema.entry, schema.offset)  # where 0 has a meaning
         looked_at = np.where(values == 0, np.nan, values) if nothing else values
-        for said in odd_values(looked_at, rows, remedy_of(schema, column)):
+        for said in odd_values(looked_at, rows, remedy_of(schema, column), clusters):
             yield f"column {column!r}: {said}"
         if column in columns.schema.names and _counts_rows(column, filled, distinct):
             yield (

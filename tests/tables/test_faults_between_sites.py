@@ -28,6 +28,7 @@ from flower_fedcon.tables.survey import Client, survey
 from flower_fedcon.tables.turned_features import _changed, _evidence
 from flower_fedcon.tables.unlike_outcomes import (
     censored_at_once,
+    counts_left_out,
     running_sums,
     unrelated_exposures,
 )
@@ -80,6 +81,21 @@ def test_exposures_in_another_unit(loss, role, unit, times, tmp_path):
             model = FederatedPoissonRegressor(0.0)
             model.fit(frame[["x"]], frame["y"], groups, **{role: frame[role]})
         assert [str(w.message) for w in caught] == said
+
+
+@pytest.mark.parametrize(("wrong", "asked"), [(False, 0), (True, 1)])
+def test_an_exposure_with_which_counts_fall_at_all_sites(wrong, asked, tmp_path):
+    d = counts(many=4.0).assign(exposure=lambda d: 6 / d.exposure if wrong else d.exposure)
+    schema = {"target": "y", "loss": "poisson", "exposure": "exposure", "features": numeric("x")}
+    assert len(remarks(tmp_path, d, schema, "is it the right column?")) == asked
+
+
+@pytest.mark.parametrize(("rate", "asked"), [(3.0, 1), (300.0, 0)])
+def test_of_counts_of_hundreds_no_law_says_that_they_are_cut_off(rate, asked):
+    """Elsewhere one row in ten is a large city."""
+    y = np.random.default_rng(0).poisson(rate, (3, 100)).astype(float)
+    y[0], y[1:, ::10] = np.minimum(y[0], rate), 4 * rate
+    assert len([*counts_left_out("deaths", "abc", y, np.ones((3, 100)))]) == asked
 
 
 def test_groups_of_many_people_are_not_another_unit(tmp_path):

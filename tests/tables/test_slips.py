@@ -298,6 +298,20 @@ def test_rows_in_another_unit_are_found_if_a_gap_shows_them(unit):
     assert found == 0 or least
 
 
+@pytest.mark.parametrize("grouped", ["", "state", "other"])
+def test_a_large_cluster_is_not_in_another_unit(grouped, tmp_path):
+    """Seven years of California are far from those of all other states, and of no other unit."""
+    rng = np.random.default_rng(0)
+    size = np.where(np.arange(70) // 7 == 4, 26e6, 3e5 * (1 + np.arange(70) // 7))
+    rows = [f"{v:.0f},{k // 7 if grouped == 'state' else k % 7},{rng.normal():.3f}"
+            for k, v in enumerate(size * rng.uniform(1.0, 1.1, 70))]  # fmt: skip
+    lines(tmp_path, a=["pop,state,y", *rows])
+    schema = {"target": "y", "features": {"pop": "numeric"}}
+    schema |= {"cluster": "state"} if grouped else {}
+    said = " ".join(read_table(tmp_path / "a.csv", Schema.load(schema)).notes())
+    assert ("7 rows from 2." in said) == (grouped != "state")
+
+
 @pytest.mark.parametrize(("code", "rows", "found"), [
     (88.8, 4, True), (77.0, 4, False), (77.0, 35, True), (66.6, 35, True), (120.0, 35, False),
 ])  # fmt: skip
