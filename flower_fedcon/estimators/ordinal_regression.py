@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 
-from flower_fedcon.errors import ConfigError, first_few
+from flower_fedcon.errors import ConfigError, first_few, number_of
 from flower_fedcon.estimators.base import FederatedEstimator
 from flower_fedcon.estimators.logistic_regression import of_weight
 from flower_fedcon.objectives import ProportionalOdds, WithThresholds
@@ -87,8 +87,9 @@ class FederatedOrdinalRegression(ClassifierMixin, FederatedEstimator):  # type: 
             )
         if len(classes) < 2 or not there.all():
             raise ValueError(
-                f"y must have two classes or more, each with a row, got rows of {there.sum()} of "
-                f"{classes.tolist()!r}: leave levels without rows out"
+                f"y must have two classes or more, each with a row, got "
+                f"{number_of(int(there.sum()), 'class', 'classes')} of {classes.tolist()!r}: leave "
+                f"levels without rows out"
             )
         self._levels: Array = classes
         order = np.argsort(classes)

@@ -43,6 +43,7 @@ _OF_LOGS, _NO_UNIT = 1.25, 0.6  # times that of two logarithms; in another unit 
 _NEAR_0, _NEAR_1 = 0.3, 1.25  # a mean, and a factor of a spread: of standardised values
 _EXACT = 0.03  # from 1: the spread of values that are standardised by their own mean and spread
 _OLD = 80.0  # the mean of two digits below which they may be ages beside years of birth
+_RATES = 10.0  # times the others' outcomes per exposure, where exposures are like theirs
 _STEADY = 3  # values: with fewer the size may be near 0 by chance
 _MANY = 20  # values: with fewer nothing is said of pairs of columns
 _NEAR, _UNLIKE = 0.6, 1.2  # distances of exchanged columns: to the other column, to their own
@@ -728,6 +729,15 @@ def of_levels(
             if _is_one(mean) and varying and n[list(names).index(name)] >= _MANY:
                 remarks.append(never_varies(schema.exposure, name, 1.0, float(np.median(varying))))
     many = {names[k] for k in known if n[k] >= _STEADY}
+    rates = {names[k]: float(y[k] / exposures[k]) for k in known if y[k] > 0}
+    for name, ratio in _ratios(rates, many):
+        of_exposures = means[name] / float(np.median([*means.values()]))
+        alike = 1 / _LEAST < of_exposures < _LEAST
+        if alike and max(ratio, 1 / ratio) >= _RATES:
+            remarks.append(
+                f"column {schema.target!r}: values per exposure "
+                f"{_times_in_words(name, ratio, rates)}: another unit?"
+            )
     for name, ratio in _ratios(means, many):
         k = list(names).index(name)
         rest = [j for j in known if j != k]

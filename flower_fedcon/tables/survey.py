@@ -46,6 +46,7 @@ from flower_fedcon.tables.unlike_outcomes import (
     by_default,
     censored_at_once,
     counts_left_out,
+    empty_cells,
     even_outcomes,
     falling_exposures,
     no_later_events,
@@ -345,7 +346,15 @@ def rows_beside_others(
         Remarks on the same clients: what they say of a column's values there is not said again.
     """
     known = {line.partition(" are ")[0] for line in said}
-    for check in (unlike_values, near_copies, odd_clusters, within_clusters, same_rows, by_default):
+    for check in (
+        unlike_values,
+        near_copies,
+        odd_clusters,
+        within_clusters,
+        same_rows,
+        empty_cells,
+        by_default,
+    ):
         yield from (
             line for line in check(names, tables) if line.partition(" lie apart ")[0] not in known
         )

@@ -37,6 +37,7 @@ _DESCEND, _HIGHER = 0.2, math.log(2.0)  # steps elsewhere; the level of sums bes
 _NO_MORE = 0.01  # the chance of no event after the last one
 _VARY, _TIED = 10, 0.1  # times of events; the share of censored rows elsewhere with one time
 _SMALL = 30.0  # a greatest count; Poisson's law seldom holds for greater ones
+_NEVER = 1e-6  # the chance of a category with one outcome
 _EXPECTED = 15.0  # events after the last one
 _LIKE_POISSON = 0.5  # of the expected rows elsewhere: with fewer, counts are less dispersed
 
@@ -415,6 +416,54 @@ def _at_risk(rows: Array, times: Array) -> Array:
 def _commonest(values: Array) -> float:
     """Return the share of the most frequent value."""
     return float(np.unique(values, return_counts=True)[1].max() / len(values))
+
+
+def empty_cells(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[str]:
+    """Yield the clients where a category has no row with an outcome, or only such, by no chance.
+
+    Outcomes are events, and counts or numbers above 0; categories are those of columns, and the two
+    values of a column of numbers. By the share that is nearest to it elsewhere this would be once
+    in a million cases.
+
+    Parameters
+    ----------
+    names : sequence of str
+    tables : sequence of SiteRows
+        Rows of one schema.
+    """
+    schema = tables[0].schema
+    binary = schema.event or schema.family.binary or schema.family.whole
+    if len(tables) < 2 or not binary or schema.sparse:
+        return
+    outcomes = [np.asarray(table.outcome) > 0 for table in tables]
+    columns = {
+        feature.name: [table.categories[:, j] for table in tables]
+        for j, feature in enumerate(schema.categorical)
+    }
+    for j, feature in enumerate(schema.numeric):
+        values = [table.numeric[:, j] for table in tables]
+        two = np.unique(np.concatenate(values)[~np.isnan(np.concatenate(values))])
+        if len(two) == 2:
+            columns[feature.name] = [np.where(np.isnan(v), "", v.astype(str)) for v in values]
+    what = f"a {schema.target!r} above 0" if schema.family.whole else "an event"
+    for column, each in columns.items():
+        for mark in np.unique(np.concatenate(each)).tolist():
+            if not mark:
+                continue
+            told = [(int(y[own == mark].sum()), int((own == mark).sum()))
+                    for own, y in zip(each, outcomes, strict=True)]  # fmt: skip
+            for k, (events, rows) in enumerate(told):
+                rest = [pair for j, pair in enumerate(told) if j != k and pair[1] >= FEW]
+                if rows < FEW or events not in (0, rows) or not rest:
+                    continue
+                shares = [(with_it if events == 0 else of - with_it) / of for with_it, of in rest]
+                if (1 - min(shares)) ** rows < _NEVER:
+                    so, have = ("none", "have") if events == 0 else ("each", "have not")
+                    yield (
+                        f"column {column!r}: {so} of the {rows} rows of {names[k]} with {mark!r} "
+                        f"has {what}, and elsewhere {min(shares):.0%} or more {have}: is one known "
+                        f"from the other there?"
+                    )
 
 
 def by_default(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[str]:

@@ -243,6 +243,8 @@ def columns_of(tables: Sequence[SiteRows]) -> Columns | None:
             add(feature.name, of_levels, marks.tolist())
     if tables[0].offset is not None:
         add(schema.exposure or schema.offset, [np.asarray(table.offset) for table in tables])
+    if tables[0].weights is not None:
+        add(schema.weight, [np.asarray(table.weights) for table in tables])
     if not schema.family.several:
         fixed.add(len(called))
         add(schema.target, [_outcome(table) for table in tables])

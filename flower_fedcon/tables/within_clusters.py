@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from flower_fedcon.errors import first_few
 from flower_fedcon.tables.odd_values import numbers_of
 from flower_fedcon.tables.site_rows import SiteRows
 from flower_fedcon.validation import Array
@@ -18,6 +19,7 @@ from flower_fedcon.validation import Array
 _BY_CHANCE = 1e-6  # that so many clusters are unlike the others
 _MOST, _SOME = 0.5, 0.1  # shares of clusters in which a column varies
 _FEW, _AFTER, _SHARE = 3, 5, 0.2  # clusters; events that rows follow, and their share
+_AGAIN = 0.5  # of the rows of a client: so many have values that others of their cluster have
 _OF = 10  # clusters, or events, elsewhere
 
 
@@ -66,7 +68,73 @@ def within_clusters(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterato
                     f"and within none of {others} elsewhere: is it another measure there, or are "
                     f"rows of other clusters among them?"
                 )
+    yield from _rows_again(names, tables, columns)
     yield from _after_events(names, tables)
+    yield from _without_entries(names, tables)
+
+
+def _rows_again(
+    names: Sequence[str], tables: Sequence[SiteRows], columns: Sequence[dict[str, Array]]
+) -> Iterator[str]:
+    """Yield the client in whose clusters values occur again that elsewhere never do."""
+    found: dict[int, list[str]] = {}
+    for column in columns[0]:
+        told = [
+            again(one[column], np.asarray(table.clusters))
+            for one, table in zip(columns, tables, strict=True)
+        ]
+        for k, (rows, of) in enumerate(told):
+            rest = [pair for j, pair in enumerate(told) if j != k]
+            others = sum(pair[1] for pair in rest)
+            alone = of and rows >= _AGAIN * of and not any(pair[0] for pair in rest)
+            if alone and others >= _OF and (1 - rows / of) ** others < _BY_CHANCE:
+                found.setdefault(k, []).append(repr(column))
+    for k, repeated in found.items():
+        yield (
+            f"rows of one cluster have the same {first_few(repeated)} at {names[k]}, and never "
+            f"elsewhere: are they counted twice, as before and after a correction?"
+        )
+
+
+def again(values: Array, clusters: Array) -> tuple[int, int]:
+    """Return the rows whose value another row of their cluster has, of those with others.
+
+    >>> again(np.array([1.0, 1.0, 2.0, 3.0, 3.0]), np.array([0, 0, 0, 1, 2]))
+    (2, 3)
+    """
+    known = ~np.isnan(values)
+    pairs = np.column_stack([clusters[known], values[known]])
+    several = np.unique(pairs[:, 0], return_inverse=True, return_counts=True)
+    pairs = pairs[several[2][several[1]] > 1]
+    if not len(pairs):
+        return 0, 0
+    counts = np.unique(pairs, axis=0, return_counts=True)[1]
+    return int(counts[counts > 1].sum()), len(pairs)
+
+
+def _without_entries(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[str]:
+    """Yield the remark on rows of clusters that seem to follow each other, without an entry.
+
+    Each event is in the cluster's row with the latest time, as in rows of one patient.
+    """
+    schema = tables[0].schema
+    if not schema.event or schema.entry:
+        return
+    last = of = 0
+    for table in tables:
+        times, events = table.targets[:, :2].T
+        own = np.unique(np.asarray(table.clusters), return_inverse=True)[1]
+        latest, rows = np.full(len(own), -np.inf), np.bincount(own)
+        np.maximum.at(latest, own, times)
+        at = (events > 0) & (rows[own] > 1)
+        of += int(at.sum())
+        last += int((at & (times == latest[own])).sum())
+    if last == of >= 2 * _OF:
+        yield (
+            f"all {of} events of clusters with several rows are in the row with the latest "
+            f"{schema.target!r}: do rows of {schema.cluster!r} follow each other? Then name the "
+            f"column of each row's start: entry = ..."
+        )
 
 
 def varying(values: Array, clusters: Array) -> tuple[int, int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -46,6 +48,8 @@ MESSES = {  # what site b does to its rows, and what is said
              "column 'height': it varies within 30 of 30 clusters of b, and within none of 60"),
     "first row": (lambda d: d.assign(died=np.roll(d["died"], 1 - VISITS)),
                   "events of b have later rows of their cluster, and none of "),
+    "corrected": (lambda d: pd.concat([d, d.assign(dose=d["dose"] + 1)]),
+                  "rows of one cluster have the same 'stop' at b, and never elsewhere: are they"),
     "join": (lambda d: d.merge(d[["who", "dose"]], on="who", suffixes=("", "2")),
              "column 'who': clusters of b have 16 rows on average, and elsewhere 4: are rows mult"),
 }  # fmt: skip
@@ -58,6 +62,18 @@ def test_clusters_and_events_unlike_those_elsewhere(mess):
     frames["b"] = change(frames["b"])
     said = list(rows_beside_others([*frames], [*map(table, frames.values())]))
     assert any(words in line for line in said) if words else said == []
+
+
+@pytest.mark.parametrize("entry", ["start", ""])
+def test_rows_that_follow_each_other_have_entries(entry):
+    """Each event is in its person's last row."""
+    without = {key: value for key, value in SCHEMA.items() if key != "entry"}
+    schema = Schema.load(SCHEMA if entry else without)
+    sites = [replace(table(visits(k)), schema=schema) for k in range(3)]
+    said = [line for line in rows_beside_others("abc", sites) if "entry = " in line]
+    assert ["are in the row with the latest 'stop'" in line for line in said] == [True] * (
+        not entry
+    )
 
 
 @pytest.mark.parametrize(("until", "said"), [(9.0, False), (1.0, True)])
