@@ -13,7 +13,7 @@ from flower_fedcon.errors import first_few, number_of
 from flower_fedcon.tables.marks import fills_in
 from flower_fedcon.tables.schema import Schema
 from flower_fedcon.tables.site_rows import SiteRows
-from flower_fedcon.tables.slips import codes, exchanged, slips
+from flower_fedcon.tables.slips import codes, exchanged, slips, tail
 from flower_fedcon.validation import Array
 
 _LOWER = 4.0  # rows below a value, of which a few are expected if the frequencies have one peak
@@ -28,6 +28,7 @@ _GAP, _TIMES = 0.4, 4.0  # of either group's range, and times any other gap: of 
 _SPREADS, _UNLIKE = 7.0, 3.0  # between their middles, and from one to the other
 _EITHER = 5  # values of each
 _AWAY = 2.5  # mean deviations: so far from the others a client's middle says nothing of cells
+_BEYOND, _EXCESSES = 6.0, 4.0  # spreads of logarithms, and mean excesses of their tail
 _RUN, _NEVER = 10, 1e-6  # rows of one value; their chance
 _APART = 3.0  # times the range of most rows: a gap to others in another unit
 
@@ -260,7 +261,7 @@ def _exchanged(columns: Mapping[str, Array], a: str, b: str, places: Array, wher
 
 
 def odd_across(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[str]:
-    """Yield what only the values of all clients show: a slip, a code, or exchanged cells.
+    """Yield what only the values of all clients show: a slip, a code, exchanged cells, or one far.
 
     Rows that their client's own values show, too, are left out.
 
@@ -298,6 +299,14 @@ def odd_across(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[str
             if len(others := left(places, known)):
                 said = coded(values, value, f"({where(others)})", remedy_of(schema, name))
                 yield f"column {name!r}: {said}"
+    for name, values in whole.items():
+        if (place := _far_beyond(values, [one[name] for one in each])) is not None:
+            rest = np.delete(values, place)
+            yield (
+                f"column {name!r}: {values[place]:g} ({where(np.array([place]))}) is more than "
+                f"twice any other value of all sites ({np.nanmin(rest):g} to "
+                f"{np.nanmax(rest):g}): is it correct?"
+            )
     pairs: dict[tuple[str, str], list[Array]] = {}
     for start, one in zip(starts, each, strict=False):
         for a, b, places in exchanged(one):
@@ -305,6 +314,55 @@ def odd_across(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[str
     for a, b, places in exchanged({name: _alike([one[name] for one in each]) for name in whole}):
         if len(others := left(places, pairs.get((a, b), []))):
             yield _exchanged(whole, a, b, others, where(others))
+
+
+def _far_beyond(values: Array, parts: Sequence[Array]) -> int | None:
+    """Return the place of one positive value that is far above all others of all clients.
+
+    It is over twice the next one, and by logarithms over six robust standard deviations from its
+    client's others and from all others, and further from the next one than four times the mean
+    excess of the others' tail. Of 2,047 positive columns of R's data sets, dealt out to three
+    clients, 4 are said, and most of these seem to be errors; of 890 with one value
+    times 3.7, 24 % are found, since skewed ones reach as far. One that its client's own values show
+    is left out.
+
+    Parameters
+    ----------
+    values : array, shape (m,)
+    parts : sequence of array
+        The clients' values, of which `values` consists.
+
+    Examples
+    --------
+    >>> miles = np.random.default_rng(0).normal(7500.0, 1000.0, 90).round()
+    >>> _far_beyond(miles, np.split(miles, 3)) is None
+    True
+    >>> miles[70] = 26148.0
+    >>> _far_beyond(miles, np.split(miles, 3))
+    70
+    """
+    filled = values[~np.isnan(values)]
+    if len(filled) < 3 * _FEW or not filled.min() > 0:
+        return None
+    place = int(np.nanargmax(values))
+    highest = float(values[place])
+    rest = np.sort(filled)[:-1]
+    if highest <= 2 * rest[-1] or len(np.unique(rest)) < _MEASURED:
+        return None
+    own = next(part[~np.isnan(part)] for part in parts if (part == highest).any())
+    known = {value for value, _ in _far_out(np.unique(own).tolist())}
+    known |= {highest for part in (own, values) for slip in slips(part)
+              if highest in part[slip.places]}  # fmt: skip
+    known |= {value for part in (own, values) for value, _ in codes(part)}
+    own = own[own < highest]
+    if highest in known or len(own) < _FEW:
+        return None
+    for others in (own, rest):
+        middle, spread = _middle(np.log(others), np.ones(len(others), dtype=int))
+        if math.log(highest) - middle <= _BEYOND * spread:
+            return None
+    top, excess, _ = tail(np.log(rest))
+    return place if math.log(highest) - top > _EXCESSES * excess else None
 
 
 def _alike(each: Sequence[Array]) -> Array:

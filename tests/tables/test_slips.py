@@ -298,6 +298,21 @@ def test_rows_in_another_unit_are_found_if_a_gap_shows_them(unit):
     assert found == 0 or least
 
 
+@pytest.mark.parametrize(
+    ("factor", "spread", "asked"), [(3.7, 0.15, 1), (1.9, 0.15, 0), (3.7, 1.0, 0)]
+)
+def test_a_value_over_twice_all_others_of_all_sites(factor, spread, asked, tmp_path, run_command):
+    """A typical income times a factor: of skewed incomes it may well be so far."""
+    rng = np.random.default_rng(0)
+    income = {site: 14.0 * np.exp(spread * rng.normal(size=60)) for site in "abc"}
+    income["b"][7] = factor * max(map(max, income.values())) / 1.5
+    for site, values in income.items():
+        lines(tmp_path, **{site: ["income,y", *(f"{v:.2f},{rng.normal():.3f}" for v in values)]})
+    (tmp_path / "s.toml").write_text("target = 'y'\n[features]\nincome = 'numeric'\n")
+    out = run_command("data", "check", "a.csv", "b.csv", "c.csv", "--schema", "s.toml")[1]
+    assert out.count("(row 8 of b) is more than twice any other value of all sites") == asked
+
+
 @pytest.mark.parametrize("grouped", ["", "state", "other"])
 def test_a_large_cluster_is_not_in_another_unit(grouped, tmp_path):
     """Seven years of California are far from those of all other states, and of no other unit."""
