@@ -295,6 +295,13 @@ def test_one_feature_turned_round_at_a_site(change, said, tmp_path):
     )
 
 
+def test_outcomes_per_exposure_in_another_unit(tmp_path):
+    frame = counts()
+    frame.loc[N : 2 * N - 1, "y"] *= 30
+    said = remarks(tmp_path, frame, COUNTS)
+    assert any("column 'y': values per exposure at site1 are about " in line for line in said)
+
+
 @pytest.mark.parametrize("last", [0, 40])
 def test_outcomes_by_default_at_the_end_of_a_file(last, tmp_path):
     rng = np.random.default_rng(8)
@@ -304,6 +311,24 @@ def test_outcomes_by_default_at_the_end_of_a_file(last, tmp_path):
     schema = {"target": "y", "loss": "logistic", "positive": ["yes"], "features": numeric("x")}
     said = [line for line in tables(data=data, schema=schema).preparation.remarks if "rows" in line]
     assert ["all have one outcome" in line for line in said] == [True] * bool(last)
+
+
+@pytest.mark.parametrize(("told", "said"), [
+    ("", ""), ("no", "none of the "), ("yes", "each of the "),
+])  # fmt: skip
+def test_a_category_with_one_outcome_at_a_site(told, said, tmp_path):
+    """As where it is known only of those with the event."""
+    rng = np.random.default_rng(8)
+    frame = pd.DataFrame({"x": rng.normal(size=360), "arm": rng.choice([*"ab"], 360),
+                          "y": rng.choice(["no", "yes"], 360)})  # fmt: skip
+    if told:
+        frame.loc[(frame.index // 120 == 1) & (frame["arm"] == "b"), "y"] = told
+    data = deal(tmp_path, frame, [range(k * 120, (k + 1) * 120) for k in range(3)], "s")
+    features = numeric("x", arm="categorical")
+    schema = {"target": "y", "loss": "logistic", "positive": ["yes"], "features": features}
+    remarks = [line for line in tables(data=data, schema=schema).preparation.remarks
+               if "known from the other" in line]  # fmt: skip
+    assert [said in line for line in remarks] == [True] * bool(told)
 
 
 def test_outcomes_of_clusters_are_known_by_their_means(tmp_path):
