@@ -152,7 +152,10 @@ class LogRank:
     @property
     def in_words(self) -> str:
         """The statistic and the p-value; with `caution`, as this p is not the one of all times."""
-        found = f"chi2 {self.statistic:.4g}, {number_of(self.degrees, 'degree')} of freedom, "
+        events = number_of(round(float(np.sum(self.observed))), "event")
+        found = (
+            f"chi2 {self.statistic:.4g}, {number_of(self.degrees, 'degree')} of freedom, {events}, "
+        )
         return f"{found}{p_equals(self.pvalue)} {self.caution}".rstrip()
 
     def to_frame(self) -> Any:

@@ -328,7 +328,7 @@ def _by_arm(curves: Curves) -> dict[str, KaplanMeier]:
 def _median_in_words(curve: KaplanMeier) -> str:
     """Return the interval of times in which a curve's median lies."""
     if math.isinf(curve.median):
-        return "not reached"
+        return f"not reached by {curve.time[-1]:g}" if len(curve.time) else "not reached"
     earlier = curve.time[(curve.time < curve.median) & (curve.events > 0)]
     return f"after {earlier[-1] if earlier.size else 0:g}, up to {curve.median:g}"
 
