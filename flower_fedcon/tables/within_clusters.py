@@ -76,7 +76,7 @@ def within_clusters(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterato
 def _rows_again(
     names: Sequence[str], tables: Sequence[SiteRows], columns: Sequence[dict[str, Array]]
 ) -> Iterator[str]:
-    """Yield the client in whose clusters values occur again that elsewhere never do."""
+    """Yield the client in whose clusters values of two columns occur again, elsewhere never."""
     found: dict[int, list[str]] = {}
     for column in columns[0]:
         told = [
@@ -90,6 +90,8 @@ def _rows_again(
             if alone and others >= _OF and (1 - rows / of) ** others < _BY_CHANCE:
                 found.setdefault(k, []).append(repr(column))
     for k, repeated in found.items():
+        if len(repeated) < 2:
+            continue  # rounded, or filled in
         yield (
             f"rows of one cluster have the same {first_few(repeated)} at {names[k]}, and never "
             f"elsewhere: are they counted twice, as before and after a correction?"

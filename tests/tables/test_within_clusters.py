@@ -25,7 +25,7 @@ def visits(site: int) -> pd.DataFrame:
     who, year = np.repeat(np.arange(PEOPLE), VISITS), np.tile(np.arange(VISITS), PEOPLE)
     rows = pd.DataFrame({
         "who": who, "start": year, "stop": year + rng.uniform(0.5, 1.0, len(who)).round(3),
-        "dose": rng.normal(50, 9, len(who)).round(1),
+        "dose": rng.normal(50, 9, len(who)).round(4),
         "height": rng.normal(170, 9, PEOPLE).round(1)[who],
     })  # fmt: skip
     return rows.assign(died=(year == VISITS - 1) & (rng.random(len(who)) < 0.7))
@@ -48,8 +48,8 @@ MESSES = {  # what site b does to its rows, and what is said
              "column 'height': it varies within 30 of 30 clusters of b, and within none of 60"),
     "first row": (lambda d: d.assign(died=np.roll(d["died"], 1 - VISITS)),
                   "events of b have later rows of their cluster, and none of "),
-    "corrected": (lambda d: pd.concat([d, d.assign(dose=d["dose"] + 1)]),
-                  "rows of one cluster have the same 'stop' at b, and never elsewhere: are they"),
+    "corrected": (lambda d: pd.concat([d, d.assign(height=d["height"] + 1)]),
+                  "rows of one cluster have the same 'dose', 'stop' at b, and never elsewhere"),
     "join": (lambda d: d.merge(d[["who", "dose"]], on="who", suffixes=("", "2")),
              "column 'who': clusters of b have 16 rows on average, and elsewhere 4: are rows mult"),
 }  # fmt: skip
