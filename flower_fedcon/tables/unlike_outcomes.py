@@ -38,6 +38,7 @@ _NO_MORE = 0.01  # the chance of no event after the last one
 _VARY, _TIED = 10, 0.1  # times of events; the share of censored rows elsewhere with one time
 _SMALL = 30.0  # a greatest count; Poisson's law seldom holds for greater ones
 _NEVER = 1e-6  # the chance of a category with one outcome
+_MARKS = 30  # categories: of more nothing is sought
 _BOTH = 5  # rows of other categories with an event, and without
 _EXPECTED = 15.0  # events after the last one
 _LIKE_POISSON = 0.5  # of the expected rows elsewhere: with fewer, counts are less dispersed
@@ -452,7 +453,8 @@ def empty_cells(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[st
     if schema.levels:
         what = f"a {schema.target!r} above {schema.levels[0]!r}"
     for column, each in columns.items():
-        for mark in np.unique(np.concatenate(each)).tolist():
+        marks = np.unique(np.concatenate(each)).tolist()
+        for mark in marks if len(marks) <= _MARKS else ():
             if not mark:
                 continue
             told = [(int(y[own == mark].sum()), int((own == mark).sum()))

@@ -32,6 +32,7 @@ _MOST, _BLANK = 0.8, 0.03  # shares: of rows that are cut off; of a value, or of
 _RUN = 3  # equal values at the end of a cluster that seem carried forward
 _VARIES = 0.8  # of a cluster's rows elsewhere: so many have values of their own
 _SHARE = 0.5  # of others' rows on a grid
+_PAIRED = 3e7  # cells times clients, some seconds: of more only values cut off are sought
 _WORK = 2e7  # cells, a tenth of the time to read them: of more nothing is sought
 
 
@@ -48,6 +49,7 @@ def unlike_values(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[
     if len(tables) < 2 or tables[0].schema.sparse or cells > _WORK:
         return
     each = [numbers_of(table) for table in tables]
+    paired = cells * len(tables)  # each client's cells are put beside all others'
     for column in each[0]:
         values = [one[column] for one in each]
         looked_at = values
@@ -56,7 +58,7 @@ def unlike_values(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[
                 np.where(t.outcome > 0, own, np.nan) for t, own in zip(tables, values, strict=True)
             ]
         yield from (f"column {column!r}: {line}" for line in cut_off(names, looked_at))
-        for check in (filled_in, left_blank, coarser, remade):
+        for check in (filled_in, left_blank, coarser, remade) if paired <= _PAIRED else ():
             yield from (f"column {column!r}: {line}" for line in check(names, values))
         if all(table.clusters is not None for table in tables):
             clusters = [np.asarray(table.clusters) for table in tables]
@@ -78,26 +80,36 @@ def cut_off(names: Sequence[str], each: Sequence[Array]) -> Iterator[str]:
     """
     for name, own, rest in _beside(names, each):
         for sign, what in ((1, "greatest"), (-1, "least")):
-            mine, *others = (part if sign > 0 else part.turned() for part in (own, *rest))
-            value, rows = float(mine.distinct[-1]), int(mine.counts[-1])
-            together = _Known.all(others)
-            share = together.share(together.distinct > value)
-            if not (_at_a_limit(mine, share) or _at_the_top(mine, together, others)):
+            mine = own if sign > 0 else own.turned()
+            measured, counted = _is_at_a_limit(mine), _is_at_the_top(mine)
+            if not (measured or counted):
                 continue
-            yield (
-                f"{sign * value:g} is the {what} value in {rows} rows of {name}, and {share:.0%} "
-                f"of the others are beyond: is it cut off?"
-            )
+            others = [part if sign > 0 else part.turned() for part in rest]
+            together = _Known.all(others)
+            value, rows = float(mine.distinct[-1]), int(mine.counts[-1])
+            share = together.share(together.distinct > value)
+            limit = measured and (1 - share) ** len(own.values) < _CHANCE
+            if limit or (counted and _stands_for_more(mine, together, others)):
+                yield (
+                    f"{sign * value:g} is the {what} value in {rows} rows of {name}, and "
+                    f"{share:.0%} of the others are beyond: is it cut off?"
+                )
 
 
-def _at_a_limit(own: _Known, beyond: float) -> bool:
+def _is_at_a_limit(own: _Known) -> bool:
     """Return whether the greatest of many values is in far more rows than any other."""
-    if len(own.distinct) < _KINDS or own.counts[-1] < _LEAST * own.counts[:-1].max():
+    return len(own.distinct) >= _KINDS and bool(own.counts[-1] >= _LEAST * own.counts[:-1].max())
+
+
+def _is_at_the_top(own: _Known) -> bool:
+    """Return whether the greatest of whole numbers is in more rows than the one before."""
+    grid = own.distinct
+    if len(grid) < _CODES or (grid != np.rint(grid)).any() or grid[-1] - grid[-2] != 1:
         return False
-    return bool((1 - beyond) ** len(own.values) < _CHANCE)
+    return bool(grid[-1] - grid[0] <= 2 * len(grid) and own.counts[-1] >= 1.5 * own.counts[-2])
 
 
-def _at_the_top(own: _Known, together: _Known, others: Sequence[_Known]) -> bool:
+def _stands_for_more(own: _Known, together: _Known, others: Sequence[_Known]) -> bool:
     """Return whether the greatest of whole numbers stands for it and more, as 4 for 4 or more.
 
     It is in about as many rows as all from it on elsewhere, and there it is no usual end.
@@ -105,17 +117,12 @@ def _at_the_top(own: _Known, together: _Known, others: Sequence[_Known]) -> bool
     >>> ages = _Known(*(np.repeat(np.arange(8.0), 9),), *np.unique(np.repeat(np.arange(8.0), 9),
     ...               return_counts=True))
     >>> few = np.minimum(ages.values, 4.0)
-    >>> _at_the_top(_Known(few, *np.unique(few, return_counts=True)), ages, [ages])
+    >>> _stands_for_more(_Known(few, *np.unique(few, return_counts=True)), ages, [ages])
     True
     """
     from scipy.stats import binom
 
     value, rows, n = float(own.distinct[-1]), int(own.counts[-1]), len(own.values)
-    grid = own.distinct
-    if len(grid) < _CODES or (grid != np.rint(grid)).any() or grid[-1] - grid[-2] != 1:
-        return False
-    if grid[-1] - grid[0] > 2 * len(grid) or rows < 1.5 * own.counts[-2]:
-        return False
     if (1 - min(part.share(part.distinct > value) for part in others)) ** n > _LACKS:
         return False
     at = max(*(part.share(part.distinct == value) for part in others), 1 / len(together.values))
