@@ -143,10 +143,10 @@ def unlike_relations(names: Sequence[str], about: Columns, evidence: float = 0.0
     evidence : float
         How much more is asked for than from rows.
     """
-    each = []
+    each, changes = [], _looked_at(about)
     for k in range(len(names)):
         predicted = _Predictions.of(about, k)
-        every = _evident(about, predicted) if predicted is not None else []
+        every = _evident(about, predicted, changes) if predicted is not None else []
         if every and every[0].evidence > evidence:
             each.append((every[0].evidence, k, every))
     if len(names) == 2:
@@ -391,9 +391,9 @@ def correlation(covariance: Array, a: Array, b: Array) -> float:
     return max(-0.999, min(0.999, float(a @ covariance @ b) / size)) if size > 1e-12 else 0.0
 
 
-def _evident(about: Columns, predicted: _Predictions) -> list[Found]:
+def _evident(about: Columns, predicted: _Predictions, changes: Sequence[Change]) -> list[Found]:
     """Return the changes at a client that are evident, first the one that is most so."""
-    k, changes = predicted.k, _looked_at(about)
+    k = predicted.k
     pairs = sum(len(one.columns) > 1 for one in changes)
     every: list[Found] = []
     for change in changes:
@@ -491,6 +491,11 @@ def _moved(name: str, about: Columns, rows: Rows, predicted: _Predictions) -> It
     """
     k = predicted.k
     own, best = rows.each[k], (-math.inf, "")
+
+    def told(j: int, made: Array, said: str) -> tuple[float, str]:
+        fit = -float(((made.T @ made) * predicted.precision).sum())
+        return max(best, (fit, f"column {about.names[j]!r}: {said}"))
+
     for change in _changes(about):
         if change.levels or len(change.columns) > 1:
             continue
@@ -509,38 +514,35 @@ def _moved(name: str, about: Columns, rows: Rows, predicted: _Predictions) -> It
                     first, last, back, else_ = block
                     made = own.copy()
                     made[first:last, place] = np.roll(values, moves[way])[first:last]
-                    fit = -float(((made.T @ made) * predicted.precision).sum())
                     of_rows = f"in rows {rows.numbers[k][first]} to {rows.numbers[k][last - 1]}"
                     said = (
                         f"{PREDICTED} of {name} fit it {of_rows} only if it is moved {way} by a "
                         f"row (correlation {back:.2f}, else {else_:.2f}, and {there:.2f} "
                         f"elsewhere): is a cell missing, or one too many, there?"
                     )
-                    best = max(best, (fit, f"column {about.names[j]!r}: {said}"))
+                    best = told(j, made, said)
             continue
         way = max(r, key=lambda one: r[one])
         apart = (math.atanh(r[way]) - math.atanh(here)) / error / math.sqrt(2)
         if r[way] > _SHARE * there and apart > _FOUND:
             made = own.copy()
             made[:, place] = np.roll(values, moves[way])
-            fit = -float(((made.T @ made) * predicted.precision).sum())
             said = (
                 f"{PREDICTED} of {name} fit it only if it is moved {way} by a row "
                 f"(correlation {r[way]:.2f}, else {here:.2f}, and {there:.2f} elsewhere): is it a "
                 f"row off there?"
             )
-            best = max(best, (fit, f"column {about.names[j]!r}: {said}"))
+            best = told(j, made, said)
         raw = rows.raw[j]
         order, *others = (_order(one) for one in (raw[k], *raw[:k], *raw[k + 1 :]))
         lost = (math.atanh(there) - math.atanh(here)) / error
         if order and not any(others) and lost > _FOUND:
-            fit = -float(((own.T @ own) * predicted.precision).sum())
             said = (
                 f"its values {order} from row to row at {name}, where {PREDICTED} do not "
                 f"fit it (correlation {here:.2f}, and {there:.2f} elsewhere): is it sorted "
                 f"without the others?"
             )
-            best = max(best, (fit, f"column {about.names[j]!r}: {said}"))
+            best = told(j, own, said)
     if best[1]:
         yield best[1]
 

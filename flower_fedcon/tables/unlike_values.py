@@ -153,8 +153,8 @@ def left_blank(names: Sequence[str], each: Sequence[Array]) -> Iterator[str]:
         values, counts = np.unique(together[~np.isnan(together)], return_counts=True)
         for value in values[counts >= _BLANK * len(together)].tolist():
             shares = [float((one == value).mean()) for one in rest]
-            alike = min(shares) / 2 <= missing <= 2 * max(shares)
-            if alike and value not in known and (1 - min(shares)) ** len(own) < _LACKS:
+            as_many = min(shares) / 2 <= missing <= 2 * max(shares)
+            if as_many and value not in known and (1 - min(shares)) ** len(own) < _LACKS:
                 yield (
                     f"no row of {name} has {value:g}, which {(together == value).mean():.0%} have "
                     f"elsewhere, and {missing:.0%} there have no value: is {value:g} left blank?"

@@ -70,7 +70,7 @@ def within_clusters(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterato
                 )
     yield from _rows_again(names, tables, columns)
     yield from _after_events(names, tables)
-    yield from _without_entries(names, tables)
+    yield from _without_entries(tables)
 
 
 def _rows_again(
@@ -114,7 +114,7 @@ def again(values: Array, clusters: Array) -> tuple[int, int]:
     return int(counts[counts > 1].sum()), len(pairs)
 
 
-def _without_entries(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[str]:
+def _without_entries(tables: Sequence[SiteRows]) -> Iterator[str]:
     """Yield the remark on rows of clusters that seem to follow each other, without an entry.
 
     Each event is in the cluster's row with the latest time, as in rows of one patient.
