@@ -564,24 +564,24 @@ class FederatedEstimator(RandomEffects, BaseEstimator, FitSettings):  # type: ig
             )
         if estimates.weights == SAMPLING:
             raise ConfigError(NO_OWN_FITS)
-        if estimates.method != DEBIASED and not hasattr(self, "_held"):
-            raise ConfigError("the estimator was pickled, which leaves rows out: fit it again")
-
-        def ask(
-            statistic: str, shapes: Any, **more: Array
-        ) -> tuple[dict[str, Payload], dict[str, str]]:
-            down: Payload = {"x": self._at, **more}
-            told: dict[str, Payload] = {}
-            why: dict[str, str] = {}
-            for site, f in self._held.items():
-                try:
-                    told[site] = known()[statistic].tell(Site(f), down)
-                except ConfigError as error:
-                    why[site] = str(error)
-            return told, why
-
         units = None if estimates.method == DEBIASED else self._as_given(np.eye(len(self._at)))
-        return found_by_sites(ask, self.estimates_, self._at, units)
+        return found_by_sites(self._asked, self.estimates_, self._at, units)
+
+    def _asked(
+        self, statistic: str, shapes: Any, **more: Array
+    ) -> tuple[dict[str, Payload], dict[str, str]]:
+        """Return the clients' answers at the fit, and the reasons of those that gave none."""
+        if self.inference != DEBIASED and not hasattr(self, "_held"):
+            raise ConfigError("the estimator was pickled, which leaves rows out: fit it again")
+        down: Payload = {"x": self._at, **more}
+        told: dict[str, Payload] = {}
+        why: dict[str, str] = {}
+        for site, f in self._held.items():
+            try:
+                told[site] = known()[statistic].tell(Site(f), down)
+            except ConfigError as error:
+                why[site] = str(error)
+        return told, why
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = dict(super().__getstate__())

@@ -21,7 +21,7 @@ from flower_fedcon.objectives.survival import NOTHING_COMPARED
 from flower_fedcon.paths import StabilitySelection
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.tables.pairs import concordant
-from flower_fedcon.tables.row_weights import NO_HAZARDS, SAMPLING
+from flower_fedcon.tables.row_weights import NO_SCORE_TESTS, SAMPLING
 from flower_fedcon.tables.statistics import Estimates
 from flower_fedcon.tables.statistics.after_fit import proportionality_test
 from flower_fedcon.tables.statistics.hazards import (
@@ -482,7 +482,7 @@ class FederatedCoxRegression(_Stratified, Penalty):
                 f"alpha={self.alpha!r}: fit with alpha=0"
             )
         if self._kind == SAMPLING:
-            raise ConfigError(f"{NO_HAZARDS}: fit without the weights for this test")
+            raise ConfigError(f"{NO_SCORE_TESTS}: fit without the weights for this test")
         times = [f.times for f in self._sites]
         if self._common is not None:
             common, moments = self._common, self._moments(transform, np.concatenate(times))

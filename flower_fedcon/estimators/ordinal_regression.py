@@ -14,9 +14,13 @@ from flower_fedcon.errors import ConfigError, first_few, number_of
 from flower_fedcon.estimators.base import FederatedEstimator
 from flower_fedcon.estimators.logistic_regression import of_weight
 from flower_fedcon.objectives import ProportionalOdds, WithThresholds
+from flower_fedcon.runs.final_sums import added
 from flower_fedcon.tables.families import family_of
 from flower_fedcon.tables.families.ordinal import between_levels, thresholds_of
+from flower_fedcon.tables.row_weights import NO_SCORE_TESTS, SAMPLING
 from flower_fedcon.tables.statistics import Estimates
+from flower_fedcon.tables.statistics.by_threshold import shapes_by_threshold, tested_odds
+from flower_fedcon.tables.statistics.score_tests import ScoreTest
 from flower_fedcon.validation import Array
 
 
@@ -137,6 +141,39 @@ class FederatedOrdinalRegression(ClassifierMixin, FederatedEstimator):  # type: 
         jacobian = thresholds_of(found.values[self.n_features_in_ :])[1]
         V = found.covariance[self.n_features_in_ :, self.n_features_in_ :]
         self.thresholds_bse_ = np.sqrt(np.diag(jacobian @ V @ jacobian.T))
+
+    def proportionality(self) -> ScoreTest:
+        """Test whether odds are proportional: whether coefficients are the same at all thresholds.
+
+        It is the score test against logistic models of more than each class, with the expected
+        information, of sums over the clients.
+
+        Returns
+        -------
+        ScoreTest
+
+        Raises
+        ------
+        ConfigError
+            If the fit was without inference (or has been pickled, which drops the rows), the
+            weights are of sampling, or there are only two classes.
+
+        Examples
+        --------
+        >>> from flower_fedcon.estimators import FederatedOrdinalRegression
+        >>> X, y = np.arange(40.0)[:, None] % 7, np.arange(40) % 3
+        >>> model = FederatedOrdinalRegression(inference="model").fit(X, y)
+        >>> test = model.proportionality()
+        >>> round(test.global_statistic, 3), test.degrees, round(test.global_pvalue, 3)
+        (0.006, 1, 0.936)
+        """
+        if self._inferred().weights == SAMPLING:
+            raise ConfigError(f"{NO_SCORE_TESTS}: fit without the weights for this test")
+        shapes = shapes_by_threshold(self.n_features_in_, len(self.classes_) - 1)
+        told, why = self._asked("by_threshold", shapes)
+        for site, reason in why.items():
+            raise ConfigError(f"client {site!r}: {reason}")
+        return tested_odds(self._parameter_names()[: self.n_features_in_], added(told, shapes))
 
     def predict_proba(self, X: Any) -> Array:
         """Return the classes' probabilities, shape (rows, classes), in the order of `classes_`."""

@@ -182,6 +182,49 @@ class WithThresholds(MoreEntries):
         matrix[places, places] -= bends
         return matrix if columns is None else matrix[np.ix_(columns, columns)]
 
+    def by_threshold(self, x: Array) -> tuple[Array, Array, Array]:
+        """Return how the rows' log P(class) depends on their log odds of more than each class.
+
+        Parameters
+        ----------
+        x : array, shape (entries,)
+            A model.
+
+        Returns
+        -------
+        slopes : array, shape (m, classes - 1)
+            The derivatives in the log odds.
+        squares : array, shape (m, classes - 1)
+            The expected squares of the slopes.
+        products : array, shape (m, classes - 2)
+            The expected products of slopes beside each other; those of others are 0.
+
+        Examples
+        --------
+        >>> from flower_fedcon.objectives import ProportionalOdds, WithThresholds
+        >>> f = WithThresholds(ProportionalOdds(np.ones((3, 1)), np.arange(3), num_classes=3))
+        >>> thirds = np.array([np.log(2.0), np.log(np.log(4.0))])
+        >>> [one[0].round(3) for one in f.by_threshold(thirds)]
+        [array([-0.667,  0.   ]), array([0.296, 0.296]), array([-0.148])]
+        """
+        from scipy.special import expit
+
+        gaps = gaps_of(x[self.columns :])
+        thresholds = np.concatenate([[0.0], np.cumsum(gaps)])
+        odds = self.scores(x)[:, None] - thresholds
+        pulls = 1.0 / np.expm1(np.minimum(gaps, 700.0))  # of thresholds beside each other
+        above = self.inner.targets[:, None] - np.arange(self.more + 1)
+        slopes = np.where(above == 1, expit(-odds) + np.append(pulls, 0.0), 0.0)
+        slopes -= np.where(above == 0, expit(odds) + np.append(0.0, pulls), 0.0)
+        steepness = _steepness(odds)
+        # The probability of a class is the difference of two logistic functions.
+        within = expit(odds[:, :-1]) * expit(-odds[:, 1:]) * -np.expm1(-gaps)
+        chances = np.hstack([expit(-odds[:, :1]), within, expit(odds[:, -1:])])
+        chances = np.maximum(chances, np.finfo(float).tiny)  # of a class that no row can have
+        squares = steepness**2 * (1.0 / chances[:, :-1] + 1.0 / chances[:, 1:])
+        products = -steepness[:, :-1] * steepness[:, 1:] / chances[:, 1:-1]
+        return slopes, squares, products
+
 
 def minus_log(upper: Array, lower: Array, gap: Array) -> Array:
     """Return -log P(class), of the log odds of the class or more and of more than it.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
@@ -17,6 +18,8 @@ from flower_fedcon.core.server import Server
 from flower_fedcon.errors import ConfigError, FedConError, RoundError, printable
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
+
+Client = TypeVar("Client", int, str)
 
 _log = logging.getLogger("flwr")
 
@@ -58,7 +61,7 @@ def total_sums(
 
 
 def added(
-    answers: Mapping[int, Payload], shapes: Mapping[str, tuple[int, ...]]
+    answers: Mapping[Client, Payload], shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, Array]:
     """Return the totals of clients' answers, added in client order."""
     totals = {name: np.zeros(shape) for name, shape in shapes.items()}

@@ -171,9 +171,9 @@ NO_LIKELIHOOD = (
     f'weights of the kind "{SAMPLING}" give no likelihood, so there is no likelihood-ratio test: '
     "use joint_test"
 )
-NO_HAZARDS = (
-    "the test of proportional hazards takes a weight for so many rows, and sampling weights count "
-    f'no rows (weight_kind="{SAMPLING}")'
+NO_SCORE_TESTS = (
+    "score tests take a weight for so many rows, and sampling weights count no rows "
+    f'(weight_kind="{SAMPLING}")'
 )
 
 

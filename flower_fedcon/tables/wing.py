@@ -131,6 +131,12 @@ _EVERY = (
     _statistic(EFFECTS, "group_sums:effects", kept=_keep_effects),
     _statistic(ALONE, "site_fits:alone", own_word=True),
     _statistic("apart", "site_fits:apart", models=later(f"{_SUMS}site_limits:models_apart")),
+    _statistic(
+        "by_threshold",
+        "by_threshold:by_threshold",
+        counted=True,
+        limits=later(f"{_SUMS}by_threshold:check_thresholds"),
+    ),
     _statistic("in_time", "hazards:in_time", counted=True),
     Exchange(
         RISK_SETS,

@@ -20,6 +20,7 @@ from flower_fedcon.tables.ending.final_baseline import (
 from flower_fedcon.tables.ending.final_hazards import Hazards, common_hazards, final_hazards
 from flower_fedcon.tables.ending.final_heterogeneity import final_heterogeneity
 from flower_fedcon.tables.ending.final_intercepts import final_intercepts, has_random
+from flower_fedcon.tables.ending.final_odds import Odds, final_odds
 from flower_fedcon.tables.ending.final_quality import final_quality
 from flower_fedcon.tables.opposite_effects import CODED
 from flower_fedcon.tables.quality import Quality
@@ -48,6 +49,7 @@ class FinalAnswers:
     quality : Quality, optional
     heterogeneity : Heterogeneity or str, optional
     hazards : Hazards, optional
+    odds : Odds, optional
     random : RandomFit, optional
         The fit of random intercepts; its estimates are `estimates`.
     common : CommonFit, optional
@@ -64,6 +66,7 @@ class FinalAnswers:
     quality: Quality | None = None
     heterogeneity: Heterogeneity | str | None = None
     hazards: Hazards | None = None
+    odds: Odds | None = None
     random: RandomFit | None = None
     common: CommonFit | None = None
     remarks: tuple[str, ...] = ()
@@ -143,8 +146,11 @@ def final_exchanges(
     elif isinstance(estimates, Estimates) and prepared.family.compares:
         curves = prepared.curves
         hazards = final_hazards(server, engine, np.empty(0) if curves is None else curves.times)
-    return FinalAnswers(x, record, reached, estimates, quality, between, hazards, random, common,
-                        tuple(remarks))  # fmt: skip
+    odds = None
+    if isinstance(estimates, Estimates) and prepared.family.ordered:
+        odds = final_odds(server, engine)
+    return FinalAnswers(x, record, reached, estimates, quality, between, hazards, odds, random,
+                        common, tuple(remarks))  # fmt: skip
 
 
 def _with_metrics(record: Record, other: Record, names: tuple[str, ...]) -> Record:

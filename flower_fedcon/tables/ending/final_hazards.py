@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,13 +10,17 @@ import numpy as np
 
 from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.server import Server
-from flower_fedcon.errors import ConfigError, FedConError, first_few, number_of
+from flower_fedcon.errors import ConfigError, FedConError, first_few
 from flower_fedcon.runs.final_sums import asked, total_sums
-from flower_fedcon.runs.paper_tables import p_equals
 from flower_fedcon.tables import own_files
 from flower_fedcon.tables.ending.final_baseline import CommonFit
-from flower_fedcon.tables.preparation import Preparation
-from flower_fedcon.tables.row_weights import NO_HAZARDS, SAMPLING
+from flower_fedcon.tables.ending.score_lines import (
+    lines_of_test,
+    terms_of,
+    write_rows,
+    write_test,
+)
+from flower_fedcon.tables.row_weights import NO_SCORE_TESTS, SAMPLING
 from flower_fedcon.tables.statistics.after_fit import proportionality_test
 from flower_fedcon.tables.statistics.hazards import (
     IDENTITY,
@@ -32,10 +34,8 @@ from flower_fedcon.tables.statistics.hazards import (
 )
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
-from flower_fedcon.wire.whole_files import write_text
 
-PROPORTIONALITY, BASELINE, ALL = "proportionality.csv", "baseline.csv", "all"
-_SHOWN = 5  # the report has a line for so many columns: those that are least proportional
+BASELINE, ALL = "baseline.csv", "all"
 
 
 @dataclass(frozen=True)
@@ -76,25 +76,12 @@ class Hazards:
     @property
     def lines(self) -> list[str]:
         """The lines of a report on it."""
-        if isinstance(self.test, str):
-            lines = [f"test of proportional hazards: {self.test}"]
-        else:
-            test = self.test
-            along = "log(time)" if test.transform == LOG else "time"
-            lines = [
-                f"test of proportional hazards along {along} ({PROPORTIONALITY}): "
-                + _in_words(test.global_statistic, test.degrees, test.global_pvalue)
-            ]
-            joint = {name: test.joint_test(places) for name, places in self.terms.items()}
-            for name in sorted(joint, key=lambda name: joint[name][2])[:_SHOWN]:
-                lines.append(f"  all columns of {name}: {_in_words(*joint[name])}")
-            for k in np.argsort(test.pvalue, kind="stable")[:_SHOWN].tolist():
-                said = f"chi2 {test.statistic[k]:.4g}, {p_equals(test.pvalue[k])}"
-                lines.append(f"  {test.names[k]}: {said}")
-            if (more := len(test.names) - _SHOWN) > 0:
-                lines.append(f"  and {number_of(more, 'column')} more ({PROPORTIONALITY} has all)")
-            if test.transform == IDENTITY:
-                lines.append("  not along log(time): an event is at time 0, which has no logarithm")
+        what = "test of proportional hazards"
+        if isinstance(self.test, Proportionality):
+            what += f" along {'log(time)' if self.test.transform == LOG else 'time'}"
+        lines = [*lines_of_test(what, self.test, self.terms)]
+        if isinstance(self.test, Proportionality) and self.test.transform == IDENTITY:
+            lines.append("  not along log(time): an event is at time 0, which has no logarithm")
         if self.baselines:
             who = first_few(list(self.baselines), what="site")
             lines.append(f"baseline hazards of {who}: {BASELINE}")
@@ -107,41 +94,11 @@ class Hazards:
     def write(self, folder: Path) -> None:
         """Write the tables that are known into a run's folder."""
         if not isinstance(self.test, str):
-            test = self.test
-            rows = [
-                *zip(test.names, test.statistic.tolist(), [1] * len(test.names),
-                     test.pvalue.tolist(), strict=True),
-                *((name, *test.joint_test(places)) for name, places in self.terms.items()),
-                ("GLOBAL", test.global_statistic, test.degrees, test.global_pvalue),
-            ]  # fmt: skip
-            _write(folder / PROPORTIONALITY, own_files.PROPORTIONALITY, rows)
+            write_test(folder, self.test, self.terms)
         if hazards := self.by_name:
             header = own_files.COMMON_BASELINE if self.curves else own_files.BASELINE
             each = [(name, *pair) for name, one in hazards.items() for pair in one.tolist()]
-            _write(folder / BASELINE, header, each)
-
-
-def _in_words(statistic: float, degrees: int, p: float) -> str:
-    freedom = number_of(degrees, "degree")
-    return f"chi2 {statistic:.4g} with {freedom} of freedom, {p_equals(p)}"
-
-
-def _terms(prepared: Preparation) -> dict[str, list[int]]:
-    """Return the places of the columns of each feature or term with several, unless it has all."""
-    if prepared.stated is None:
-        return {}
-    places: dict[str, list[int]] = {}
-    for place, group in enumerate(prepared.groups):
-        places.setdefault(prepared.stated.groups[group], []).append(place)
-    return {name: own for name, own in places.items() if 1 < len(own) < len(prepared.names)}
-
-
-def _write(path: Path, header: tuple[str, ...], rows: Sequence[Sequence[object]]) -> None:
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)
-    write_text(path, out.getvalue())
+            write_rows(folder / BASELINE, header, each)
 
 
 def _tested(names: Sequence[str], ask: Callable[[str, float], Payload]) -> Proportionality:
@@ -169,7 +126,7 @@ def common_hazards(server: Server, fit: CommonFit, *, tested: bool) -> Hazards:
         if not tested:
             raise ConfigError("it needs errors of the coefficients")
         if schema is not None and schema.weight_kind == SAMPLING:
-            raise ConfigError(NO_HAZARDS)
+            raise ConfigError(NO_SCORE_TESTS)
         times = f.shared.times
         test = _tested(
             prepared.names,
@@ -182,7 +139,7 @@ def common_hazards(server: Server, fit: CommonFit, *, tested: bool) -> Hazards:
     shift = float(np.exp(-(prepared.centers / prepared.scales) @ x))
     named = {fit.strata[int(place)]: hazard for place, hazard in f.baseline(x).items()}
     curves = {name or ALL: hazard * [1.0, shift] for name, hazard in named.items()}
-    return Hazards(test, curves=curves, terms=_terms(prepared))
+    return Hazards(test, curves=curves, terms=terms_of(prepared))
 
 
 def final_hazards(server: Server, engine: Engine, times: Array) -> Hazards:
@@ -205,7 +162,7 @@ def final_hazards(server: Server, engine: Engine, times: Array) -> Hazards:
     schema = prepared.stated
     try:
         if schema is not None and schema.weight_kind == SAMPLING:
-            raise ConfigError(NO_HAZARDS)
+            raise ConfigError(NO_SCORE_TESTS)
         test = _tested(
             prepared.names,
             lambda along, center: total_sums(
@@ -215,7 +172,7 @@ def final_hazards(server: Server, engine: Engine, times: Array) -> Hazards:
         )  # fmt: skip
     except FedConError as error:  # it must not end a finished run
         test = str(error)
-    found = Hazards(test, times, terms=_terms(prepared))
+    found = Hazards(test, times, terms=terms_of(prepared))
     if not times.size:
         return found
     told, faults = asked(server, engine, "baseline", {"hazard": times.shape}, times=times)

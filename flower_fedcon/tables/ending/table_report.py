@@ -22,6 +22,7 @@ from flower_fedcon.tables.descriptives import Descriptives
 from flower_fedcon.tables.ending.convergence import NO_DISPERSION, Convergence
 from flower_fedcon.tables.ending.final_hazards import Hazards
 from flower_fedcon.tables.ending.final_heterogeneity import HETEROGENEITY, lines_of, table_of
+from flower_fedcon.tables.ending.final_odds import Odds
 from flower_fedcon.tables.ending.joint_tests import joint_tests
 from flower_fedcon.tables.families import family_of
 from flower_fedcon.tables.fitted import FittedModel
@@ -38,6 +39,7 @@ from flower_fedcon.tables.row_weights import counted_once
 from flower_fedcon.tables.schema import COMMON, OWN, RANDOM, Schema
 from flower_fedcon.tables.statistics import Estimates, Heterogeneity, RandomFit
 from flower_fedcon.tables.statistics.estimates import DEBIASED
+from flower_fedcon.tables.statistics.score_tests import ScoreTest
 from flower_fedcon.tables.statistics.summary_text import Summary
 from flower_fedcon.tables.survey import dependent
 from flower_fedcon.validation import Array
@@ -98,6 +100,8 @@ class Report:
         If asked for: the fits of each client alone.
     hazards : Hazards, optional
         For a Cox model with inference: tests of proportionality, and baselines.
+    odds : Odds, optional
+        For ordered outcomes with inference: the test of proportional odds.
     described : Descriptives, optional
         Descriptions of the columns by client, from answers without noise.
     schema : Schema, optional
@@ -123,6 +127,7 @@ class Report:
     quality: Quality | None = None
     heterogeneity: Heterogeneity | None = None
     hazards: Hazards | None = None
+    odds: Odds | None = None
     random: RandomFit | None = None
     described: Descriptives | None = None
     schema: Schema | None = None
@@ -136,7 +141,7 @@ class Report:
         if preparation is None:
             return None
         estimates, between = ending.estimates, ending.heterogeneity
-        quality, hazards = ending.quality, ending.hazards
+        quality, hazards, odds = ending.quality, ending.hazards, ending.odds
         columns = len(preparation.names)
         classes = x.shape[1] if x.ndim == 2 else 1
         names = np.array(preparation.entries(x.shape), dtype=object).reshape(-1, classes)
@@ -151,12 +156,16 @@ class Report:
         curves = preparation.curves
         lines = [*_lines(server, ending), *doubts, *_in_time(curves, preparation.stated)]
         report = cls(rows, lines, ratio, ending.reached, preparation.standardized, doubts, curves)
-        report = replace(report, quality=quality, hazards=hazards, random=ending.random)
-        report = replace(report, schema=preparation.stated)
+        report = replace(report, quality=quality, hazards=hazards, odds=odds)
+        report = replace(report, random=ending.random, schema=preparation.stated)
         if server.strategy.privacy is None:
             report = replace(report, described=preparation.described, by_level=preparation.by_level)
             report = replace(report, remarks=(*preparation.remarks, *ending.remarks))
-        lines += [] if hazards is None else hazards.lines
+        for tested in (hazards, odds):
+            lines += [] if tested is None else tested.lines
+            made = tested is not None and isinstance(tested.test, ScoreTest)
+            if made and isinstance(estimates, Estimates) and estimates.clusters:
+                lines.append("that test takes rows for independent, those of a cluster, too")
         lines += [why for why in (estimates, between) if isinstance(why, str)]
         measured = isinstance(estimates, Estimates) and not math.isnan(estimates.pearson_ratio)
         if preparation.family.quasi and not measured:
@@ -277,8 +286,9 @@ class Report:
             times = np.append(0.0, self.curves.times)
             numbers = as_columns(self.curves.arms, times, self.curves.left)
             write_csv(folder / AT_RISK, numbers)
-        if self.hazards is not None:
-            self.hazards.write(folder)
+        for tested in (self.hazards, self.odds):
+            if tested is not None:
+                tested.write(folder)
         if self.heterogeneity is not None and self.estimates is not None:
             write_text(folder / HETEROGENEITY, table_of(self.heterogeneity, self.estimates))
         if self.quality is not None:

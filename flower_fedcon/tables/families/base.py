@@ -128,6 +128,8 @@ class Family:
         Whether there are two classes, so that there are probabilities of an event, and their AUC.
     several : bool
         Whether each class has its own linear predictor.
+    ordered : bool
+        Whether its classes have an order, so that there are thresholds.
     compares : bool
         Whether rows are compared with each other: such a model has no intercept.
     instead : str
@@ -176,6 +178,7 @@ class Family:
     whole: bool = False
     binary: bool = False
     several: bool = False
+    ordered: bool = False
     compares: bool = False
     instead: str = ""
     dispersed: bool = False

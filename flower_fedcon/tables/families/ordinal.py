@@ -33,6 +33,7 @@ class Ordinal(Classes):
     of = WithThresholds
     link = Link("cumulative logit", LOGIT.of, LOGIT.inverse)
     rank = 8
+    ordered = True
     needs = "levels"
     instead = "multinomial"
     no_quality = "an ordinal model has only accuracy and loss"

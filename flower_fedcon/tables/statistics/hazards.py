@@ -22,13 +22,14 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.errors import ConfigError, RefusedError, first_few, pandas
+from flower_fedcon.errors import ConfigError, RefusedError, first_few
 from flower_fedcon.objectives.base import unscaled
 from flower_fedcon.objectives.common_baseline import CommonBaseline
 from flower_fedcon.objectives.equal_times import on_grid
 from flower_fedcon.objectives.survival import CoxRegression
 from flower_fedcon.tables.risk_counts import risk_counts
 from flower_fedcon.tables.small_cells import is_few
+from flower_fedcon.tables.statistics.score_tests import ScoreTest, given_nuisance
 from flower_fedcon.tables.statistics.site_sums import most_numbers, packed, unpacked
 from flower_fedcon.validation import Array, float_array
 from flower_fedcon.wire.payloads import Payload
@@ -37,67 +38,22 @@ TRANSFORMS = LOG, IDENTITY = "log", "identity"
 """Functions of time that need no other sites; messages hold their index."""
 NO_LOGARITHM = "needs times of events above 0, and one is 0"
 _MOST = 700.0  # the largest score of a hazard: e^700 is a number
-_ROUNDING = 1e-10  # of sums over the events that count as 0, relative
 
 
 @dataclass(frozen=True, eq=False)
-class Proportionality:
+class Proportionality(ScoreTest):
     """A test of proportional hazards: that coefficients do not change with time.
+
+    Its score is the sum over events of the function of time times the row beside its risk set; see
+    `ScoreTest` for the statistics.
 
     Attributes
     ----------
     transform : {"log", "rank", "identity"}
         The function of time with which coefficients may change.
-    names : list of str
-        The columns' names.
-    statistic, pvalue : arrays, shape (features,)
-        Chi-squared with 1 degree of freedom, for each column.
-    global_statistic : float
-        Chi-squared for all columns together.
-    degrees : int
-        Its degrees of freedom: the number of columns that are not combinations of others.
-    global_pvalue : float
-    score : array, shape (features,)
-        The sums over events of the function of time times the row beside its risk set.
-    covariance : array, shape (features, features)
-        The score's, if hazards are proportional.
     """
 
-    transform: str
-    names: list[str]
-    statistic: Array
-    pvalue: Array
-    global_statistic: float
-    degrees: int
-    global_pvalue: float
-    score: Array
-    covariance: Array
-
-    def joint_test(self, places: Sequence[int]) -> tuple[float, int, float]:
-        """Return the test of several columns, such as those of a category, as R's `cox.zph` has it.
-
-        Parameters
-        ----------
-        places : sequence of int
-            The columns' places among `names`.
-
-        Returns
-        -------
-        tuple
-            Chi^2, its degrees of freedom, and the p-value.
-        """
-        return _joint(self.score[list(places)], self.covariance[np.ix_(places, places)])
-
-    def to_frame(self) -> Any:
-        """Return a pandas table with a row for each column, and a last row for all."""
-        pd = pandas()
-
-        columns = {
-            "statistic": [*self.statistic, self.global_statistic],
-            "degrees": [1] * len(self.names) + [self.degrees],
-            "pvalue": [*self.pvalue, self.global_pvalue],
-        }
-        return pd.DataFrame(columns, index=[*self.names, "GLOBAL"])
+    transform: str = LOG
 
 
 def in_time(objective: Any, down: Payload, least: int = 1) -> Payload:
@@ -257,34 +213,10 @@ def tested(transform: str, names: Sequence[str], sums: Mapping[str, Array]) -> P
     sums : dict of array
         As described in the module.
     """
-    from scipy.stats import chi2
-
-    score = sums["score"]
     first, second, third = (unpacked(sums[n], len(names)) for n in ("first", "second", "third"))
-    # The score's covariance, given the fitted coefficients.
-    covariance = third - second @ _inverse(first)[0] @ second
-    variances = np.diag(covariance)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        statistic = np.where(variances > _ROUNDING * np.diag(third), score**2 / variances, np.nan)
-    every = _joint(score, covariance)
-    return Proportionality(
-        transform, list(names), statistic, chi2.sf(statistic, 1), *every, score, covariance
-    )
-
-
-def _joint(score: Array, covariance: Array) -> tuple[float, int, float]:
-    """Return the test that a score's expectation is 0: chi^2, degrees of freedom, and p."""
-    from scipy.stats import chi2
-
-    inverse, degrees = _inverse(covariance)
-    statistic = float(score @ inverse @ score)
-    return statistic, degrees, float(chi2.sf(statistic, degrees))
-
-
-def _inverse(matrix: Array) -> tuple[Array, int]:
-    """Return the (pseudo-)inverse of a covariance in any units, and its rank."""
-    sizes = np.sqrt(np.maximum(np.diag(matrix), 0.0))
-    unit = np.where(sizes > 0, sizes, 1.0)
-    same = matrix / unit / unit[:, None]
-    inverse: Array = np.linalg.pinv(same, rcond=_ROUNDING, hermitian=True) / unit / unit[:, None]
-    return inverse, int(np.linalg.matrix_rank(same, tol=_ROUNDING, hermitian=True))
+    # The fit's own score, of entries that do not change with time, is 0.
+    score = np.concatenate([np.zeros(len(names)), sums["score"]])
+    information = np.block([[first, second], [second, third]])
+    tested = np.arange(2 * len(names)) >= len(names)
+    found = given_nuisance(score, information, tested)
+    return Proportionality(list(names), *found, np.arange(len(names)), transform)
