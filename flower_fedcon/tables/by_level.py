@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from flower_fedcon.errors import ConfigError
 from flower_fedcon.runs.paper_tables import p_in_words
 from flower_fedcon.tables.encoding import codes, is_wide
 from flower_fedcon.tables.own_files import BY_LEVEL, LEVEL_TESTS
@@ -163,10 +164,24 @@ def sizes_by_level(schema: Schema, categories: Mapping[str, tuple[str, ...]]) ->
 def _stated(
     schema: Schema, categories: Mapping[str, tuple[str, ...]]
 ) -> list[tuple[str, tuple[str, ...]]]:
-    """Return the columns of categories that are told, with their marks; the outcome is first."""
+    """Return the columns of categories that are told, with their marks; the outcome is first.
+
+    Raises
+    ------
+    ConfigError
+        If a category has the name of what is no category.
+    """
     outcome = [(schema.event or schema.target, tuple(schema.outcome_marks))]
     features = [f.name for f in schema.categorical if _shown(f.name, schema, categories)]
-    return [*outcome * bool(schema.outcome_marks), *((name, categories[name]) for name in features)]
+    told = [*outcome * bool(schema.outcome_marks), *((name, categories[name]) for name in features)]
+    for name, marks in told:
+        for mark in {MERGED, MISSING}.intersection(marks):
+            raise ConfigError(
+                f"column {name!r} has a category {mark!r}, as rows are called that have no value, "
+                "or none that is told alone: give it another name, list it in the column's "
+                "`missing`, or leave describe_by out"
+            )
+    return told
 
 
 @dataclass(frozen=True)

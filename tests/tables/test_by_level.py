@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from itertools import combinations
 
 import numpy as np
@@ -170,6 +171,17 @@ def test_a_category_that_one_site_merges_is_merged_over_all(tmp_path):
     for mark, own in zip(marks, cells.T, strict=True):
         if mark not in (MERGED, MISSING):
             assert abs(own - whole[mark]).max() <= 1  # the rare one counts as the most frequent
+
+
+@pytest.mark.parametrize("mark", [MERGED, MISSING])
+def test_a_category_with_the_name_of_no_category_is_refused(tmp_path, mark):
+    """Otherwise its rows were left out of the tests, or counted with the others."""
+    frame = trial(np.random.default_rng(0)).replace({"stage": {"L": mark}})
+    data = deal(tmp_path, frame)
+    with pytest.raises(ConfigError, match=rf"column 'stage' has a category '{re.escape(mark)}'"):
+        tables(data=data, schema=SCHEMA)
+    plain = {name: value for name, value in SCHEMA.items() if name != "describe_by"}
+    tables(data=data, schema=plain)
 
 
 def test_schemas_and_private_tables(tmp_path):
