@@ -88,7 +88,11 @@ class Hazards:
         if self.curves:
             what = f" of {len(self.curves)} strata" * (len(self.curves) > 1)
             lines.append(f"baseline hazard of all sites{what}: {BASELINE}")
-        lines += [f"no baseline hazard of site {site}: {why}" for site, why in self.absent.items()]
+        by_reason: dict[str, list[str]] = {}
+        for site, why in self.absent.items():
+            by_reason.setdefault(why, []).append(site)
+        for why, sites in by_reason.items():
+            lines.append(f"no baseline hazard of {first_few(sites, what='site')}: {why}")
         return lines
 
     def write(self, folder: Path) -> None:
