@@ -102,7 +102,8 @@ def test_clients_that_differ(name, batch_size, done, caplog):
         parts.insert(2, Quadratic(np.eye(6), rng.standard_normal(6)))
     same(*made(name, parts, **({} if batch_size is None else batches(name, batch_size))))
     assert sum(done) == 29
-    said = "compiling loops", "batch_size=6 is more than the rows of 1 of 5 clients"
+    biased = "AveragedFW: the objective ends at"  # above its start: so is the limit
+    said = "compiling loops", "batch_size=6 is more than the rows of 1 of 5 clients", biased
     assert not [r.message for r in caplog.records if not r.message.startswith(said)]
 
 
