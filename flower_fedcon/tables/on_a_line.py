@@ -23,6 +23,7 @@ from flower_fedcon.validation import Array
 _FEW = 20  # rows of a client: with fewer nothing is said
 _ROWS, _LINES = 300, 400  # looked at, and tried
 _LEAST, _SHARE = 10, 0.15  # rows on a line, and their share
+_MOST = 0.95  # with more, the column is the other one in another unit
 _FINE = 0.1  # of the spread of all values: of coarser ones many lie on a line by chance
 _BESIDE, _REFINED = 20, 5  # lines on either side; lines that are made better
 _KINDS = 8  # different values on it
@@ -31,7 +32,7 @@ _RATIO = 12  # ratios of whole numbers up to it are others' slopes than regressi
 _DAYS = 30.4375, 365.25
 _DIGITS = 9  # with more a column is not rounded
 _EXACT = 1e-9  # of the range: of a column that is not rounded
-_WORK = 5e8  # rows times lines times pairs of columns: of more nothing is sought
+_WORK = 1e9  # rows times lines times pairs of columns: of more nothing is sought
 
 
 def on_a_line(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[str]:
@@ -85,7 +86,7 @@ elsewhere hardly any do: are they imputed there, from a regression?"]
         beside = max(_on(x, y, line, within, shift) for shift in shifts.tolist())
         most = max(beside, *(_on(*pair, line, within) for pair in rest))
         distinct = len(np.unique(x[np.abs(y - np.polyval(line, x)) <= within]))
-        if binom.sf(distinct - 1, len(np.unique(x)), most) < _NEVER:
+        if some <= _MOST * len(x) and binom.sf(distinct - 1, len(np.unique(x)), most) < _NEVER:
             yield (
                 f"column {column!r}: {some} of {len(x)} values of {name} lie on a line in "
                 f"{other!r} ({line[1]:.4g} {'-' if line[0] < 0 else '+'} {abs(line[0]):.4g} "
@@ -135,7 +136,10 @@ def _line(x: Array, y: Array) -> tuple[Array, float, int] | None:
     start = y[a] - slope * x[a]
     near = np.abs(y - start[:, None] - slope[:, None] * x) <= 2 * within
     best: tuple[Array, float, int] | None = None
-    for place in np.argsort(-near.sum(axis=1))[:_REFINED].tolist():
+    many, least = near.sum(axis=1), max(_LEAST, _SHARE * len(x))
+    for place in np.argsort(-many)[:_REFINED].tolist():
+        if 2 * many[place] < least:
+            break
         on, line = near[place], np.array([slope[place], start[place]])
         for _ in range(3):  # through all rows on it, instead of two
             if min(len(np.unique(x[on])), len(np.unique(y[on]))) < _KINDS:
@@ -146,7 +150,7 @@ def _line(x: Array, y: Array) -> tuple[Array, float, int] | None:
             error = 2 * within / max(float(np.ptp(x[on])), 1e-300)
             if (
                 not _is_ratio(float(line[0]), error)
-                and on.sum() >= max(_LEAST, _SHARE * len(x), best[2] + 1 if best else 0)
+                and on.sum() >= max(least, best[2] + 1 if best else 0)
                 and (min(len(np.unique(x[on])), len(np.unique(y[on]))) >= _KINDS)
             ):
                 best = line, within, int(on.sum())

@@ -30,7 +30,7 @@ _KINDS = 10  # different numbers: fewer may be another coding of the levels
 _NEVER = 1e-6  # the chance of no overlap
 _NEAR, _GAP = 10, 5.0  # values on either side of a cut; times their usual step, its width
 _OVERLAP = 0.95  # the largest AUC of another client
-_WORK = 2e8  # rows times levels, some seconds: of more nothing is sought
+_WORK = 2e7  # cells: of more nothing is sought
 
 
 def split_outcomes(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[str]:
@@ -45,10 +45,9 @@ def split_outcomes(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator
     schema = tables[0].schema
     if len(tables) < 2 or schema.sparse or (schema.family.labelled and not schema.event):
         return
-    numbers = [numbers_of(table) for table in tables]
-    flags = flags_of(tables, numbers)
-    if sum(len(table.targets) for table in tables) * len(flags) > _WORK:
+    if sum(len(table.targets) for table in tables) * len(schema.columns) > _WORK:
         return
+    flags = flags_of(tables, [numbers_of(table) for table in tables])
     values = [table.targets.reshape(len(table.targets), -1)[:, 0] for table in tables]
     for (flag, mark), each in flags.items():
         if flag != schema.target:
