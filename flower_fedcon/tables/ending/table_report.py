@@ -356,7 +356,8 @@ def _in_time(curves: Curves | None, preparation: Preparation) -> Iterator[str]:
     if schema is not None and told and not schema.weight:
         of = sum(preparation.outcomes[k][0] for k in told)
         early = int(curves.events[told].sum())
-        yield events_by(schema, early, of) + f": {ANOTHER_UNIT}" * (early < EARLY * of)
+        asked = f"{(known := events_by(schema, early, of))}: {ANOTHER_UNIT}"
+        yield asked if early < EARLY * of and asked not in preparation.remarks else known
     for stratified in (False, True) if len(by_arm) > 1 else ():
         try:
             arms = np.array(curves.arms)
