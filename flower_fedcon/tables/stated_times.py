@@ -13,6 +13,8 @@ from flower_fedcon.validation import Array
 
 EARLY = 0.1
 """The share of events up to the last of curve_times: with less it may be in another unit."""
+CLEAR = 50
+"""Events of a node: of fewer it may send none, by its `min_rows`."""
 ANOTHER_UNIT = "are curve_times in another unit?"
 _MANY = 20  # events: of fewer nothing is said
 _EACH = 10  # rows of a client with an event, and without
@@ -61,6 +63,14 @@ def turned_events(schema: Schema, times: Sequence[Array], events: Sequence[Array
     from 0.5 to 2 none is said, and 25 % if events are turned. Where nearly all have an event at a
     like age, and rows are lost at any, honest ones would be said, too.
 
+    Parameters
+    ----------
+    schema : Schema
+    times : sequence of array, shape (m,)
+    events : sequence of array of bool, shape (m,)
+
+    Examples
+    --------
     >>> schema = Schema("days", {"x": "numeric"}, loss="cox", event="dead")
     >>> t, end = np.random.default_rng(0).exponential(900.0, 100), np.linspace(1000.0, 1500.0, 100)
     >>> list(turned_events(schema, [np.minimum(t, end)], [t <= end]))

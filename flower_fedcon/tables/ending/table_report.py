@@ -36,7 +36,7 @@ from flower_fedcon.tables.quality import Quality
 from flower_fedcon.tables.risk_counts import Curves
 from flower_fedcon.tables.row_weights import counted_once
 from flower_fedcon.tables.schema import COMMON, OWN, RANDOM, Schema
-from flower_fedcon.tables.stated_times import ANOTHER_UNIT, EARLY, events_by
+from flower_fedcon.tables.stated_times import ANOTHER_UNIT, CLEAR, EARLY, events_by
 from flower_fedcon.tables.statistics import Estimates, Heterogeneity, RandomFit
 from flower_fedcon.tables.statistics.estimates import DEBIASED
 from flower_fedcon.tables.statistics.summary_text import Summary
@@ -352,12 +352,14 @@ def _in_time(curves: Curves | None, preparation: Preparation) -> Iterator[str]:
         "these" + (", and tests compare intervals, not single times" if len(by_arm) > 1 else "")
     )
     yield f"median time to the event: {medians}"
-    told = [k for k, (events,) in enumerate(preparation.outcomes) if not math.isnan(events)]
+    told = {k: of for k, (of,) in enumerate(preparation.outcomes) if not math.isnan(of)}
     if schema is not None and told and not schema.weight:
-        of = sum(preparation.outcomes[k][0] for k in told)
-        early = int(curves.events[told].sum())
-        asked = f"{(known := events_by(schema, early, of))}: {ANOTHER_UNIT}"
-        yield asked if early < EARLY * of and asked not in preparation.remarks else known
+        early = {k: float(curves.events[k].sum()) for k in told}
+        known = events_by(schema, sum(early.values()), sum(told.values()))
+        clear = [k for k, of in told.items() if of >= CLEAR]  # others' may be too few to be sent
+        few = sum(early[k] for k in clear) < EARLY * sum(told[k] for k in clear)
+        asked = f"{known}: {ANOTHER_UNIT}"
+        yield asked if few and asked not in preparation.remarks else known
     for stratified in (False, True) if len(by_arm) > 1 else ():
         try:
             arms = np.array(curves.arms)
