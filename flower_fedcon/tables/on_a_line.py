@@ -87,8 +87,10 @@ elsewhere hardly any do: are they imputed there, from a regression?"]
         most = max(beside, *(_on(*pair, line, within) for pair in rest))
         distinct = len(np.unique(x[np.abs(y - np.polyval(line, x)) <= within]))
         if some <= _MOST * len(x) and binom.sf(distinct - 1, len(np.unique(x)), most) < _NEVER:
+            off = np.abs(each[k] - np.polyval(line, by[k]))  # of all rows, NaN where one is missing
             yield (
-                f"column {column!r}: {some} of {len(x)} values of {name} lie on a line in "
+                f"column {column!r}: {(off <= within).sum()} of {(off >= 0).sum()} values of "
+                f"{name} lie on a line in "
                 f"{other!r} ({line[1]:.4g} {'-' if line[0] < 0 else '+'} {abs(line[0]):.4g} "
                 f"{other!r}), and elsewhere hardly any do: are they imputed there, from a "
                 f"regression?"
