@@ -29,10 +29,12 @@ from flower_fedcon.tables.conspicuous import (
 )
 from flower_fedcon.tables.design import of_quantiles
 from flower_fedcon.tables.families.base import RESIDUAL
+from flower_fedcon.tables.in_order import in_order
 from flower_fedcon.tables.marks import DATE, canonical, is_id, number_in
 from flower_fedcon.tables.near_copies import near_copies
 from flower_fedcon.tables.odd_clusters import odd_clusters
 from flower_fedcon.tables.odd_values import odd_across, odd_pairs, odd_values, remedy_of, totals
+from flower_fedcon.tables.on_a_line import on_a_line
 from flower_fedcon.tables.own_files import SURVEY
 from flower_fedcon.tables.preparation import Preparation, agree, conclude
 from flower_fedcon.tables.repeated_rows import same_identifiers, same_rows
@@ -40,6 +42,8 @@ from flower_fedcon.tables.row_weights import FREQUENCY, SAMPLING, asks_for_kind
 from flower_fedcon.tables.schema import Schema
 from flower_fedcon.tables.site_rows import SiteRows
 from flower_fedcon.tables.small_cells import effective_rows
+from flower_fedcon.tables.split_outcomes import split_outcomes
+from flower_fedcon.tables.stated_times import stated_times
 from flower_fedcon.tables.table import SPREAD, SUMMARY, Table
 from flower_fedcon.tables.turned_round import turned_round
 from flower_fedcon.tables.unlike_outcomes import (
@@ -292,6 +296,7 @@ def scales_of_outcomes(names: Sequence[str], tables: Sequence[Table]) -> Iterato
     if schema.event:
         yield from censored_at_once(target, names, y, [table.outcome for table in tables])
         yield from no_later_events(schema.event, names, tables)
+        yield from stated_times(tables)
         return
     clusters = [np.zeros(len(t.targets)) if t.clusters is None else t.clusters for t in tables]
     yield from running_sums(target, names, y, exposures, clusters)
@@ -307,21 +312,44 @@ def scales_of_outcomes(names: Sequence[str], tables: Sequence[Table]) -> Iterato
 
 
 def _exposed_alike(column: str, names: Sequence[str], each: Sequence[Array]) -> Iterator[str]:
-    """Yield the client whose exposures, or offsets, have one value, if they vary at each other.
+    """Yield the client whose exposures, offsets or weights have one value, if others' vary.
 
-    Exposures of 1 are said by their sums, on nodes, too; see `conspicuous.of_levels`.
+    Each other client has five values or more; or a few, as weights of strata, which others have,
+    too, and this one, a broken number between them, nobody has. Exposures of 1 are said by their
+    sums, on nodes, too; see `conspicuous.of_levels`.
 
     >>> e = np.linspace(2.0, 5.0, 30)
     >>> [*_exposed_alike("years", "abc", [e, e, np.full(30, 3.46)])]
     ["column 'years': it is 3.46 in all rows of c, and 3.5 on average elsewhere: is it not known \
 there?"]
+    >>> strata = np.repeat([3.405, 9.25, 19.968], 10)
+    >>> [*_exposed_alike("pw", "abc", [strata, strata, np.full(30, 10.874)])]
+    ["column 'pw': it is 10.874 in all rows of c, and 10.87 on average elsewhere: is it not known \
+there?"]
+    >>> [*_exposed_alike("pw", "abc", [strata, strata, np.full(30, 9.25)])]  # of one stratum
+    []
     """
     alike = [k for k, own in enumerate(each) if len(own) and np.ptp(own) <= 1e-9 * abs(own[0])]
     if len(alike) == 1 < len(names) and len(own := each[alike[0]]) >= _FEW:
         rest = [part for k, part in enumerate(each) if k != alike[0]]
-        if abs(own[0] - 1) > 1e-9 and min(len(np.unique(part)) for part in rest) >= _VARIES:
+        many = min(len(np.unique(part)) for part in rest) >= _VARIES
+        if abs(own[0] - 1) > 1e-9 and (many or _is_among(float(own[0]), rest)):
             elsewhere = float(np.concatenate(rest).mean())
             yield never_varies(column, names[alike[0]], float(own[0]), elsewhere)
+
+
+def _is_among(value: float, rest: Sequence[Array]) -> bool:
+    """Return whether a value lies between the few that other clients share, and is none of them."""
+    sets = [set(part.tolist()) for part in rest]
+    shared = set.intersection(*sets) if len(sets) > 1 else set()
+    whole = value % 1 == 0 and all(one % 1 == 0 for one in shared)
+    return bool(
+        len(shared) > 1
+        and not whole
+        and min(shared) < value < max(shared)
+        and not any(math.isclose(value, one) for own in sets for one in own)
+        and all(np.isin(part, [*shared]).mean() > 0.5 for part in rest)
+    )
 
 
 def _identifiers(clients: Sequence[Client]) -> Iterator[str]:
@@ -354,6 +382,9 @@ def rows_beside_others(
         same_rows,
         empty_cells,
         by_default,
+        split_outcomes,
+        in_order,
+        on_a_line,
     ):
         yield from (
             line for line in check(names, tables) if line.partition(" lie apart ")[0] not in known

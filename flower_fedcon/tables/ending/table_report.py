@@ -37,6 +37,7 @@ from flower_fedcon.tables.quality import Quality
 from flower_fedcon.tables.risk_counts import Curves
 from flower_fedcon.tables.row_weights import counted_once
 from flower_fedcon.tables.schema import COMMON, OWN, RANDOM, Schema
+from flower_fedcon.tables.stated_times import ANOTHER_UNIT, CLEAR, EARLY, events_by
 from flower_fedcon.tables.statistics import Estimates, Heterogeneity, RandomFit
 from flower_fedcon.tables.statistics.estimates import DEBIASED
 from flower_fedcon.tables.statistics.score_tests import ScoreTest
@@ -154,7 +155,7 @@ class Report:
         ratio = exponential_of(preparation.loss)
         doubts = tuple(_collinear(server, preparation))
         curves = preparation.curves
-        lines = [*_lines(server, ending), *doubts, *_in_time(curves, preparation.stated)]
+        lines = [*_lines(server, ending), *doubts, *_in_time(curves, preparation)]
         report = cls(rows, lines, ratio, ending.reached, preparation.standardized, doubts, curves)
         report = replace(report, quality=quality, hazards=hazards, odds=odds)
         report = replace(report, random=ending.random, schema=preparation.stated)
@@ -343,8 +344,9 @@ def _median_in_words(curve: KaplanMeier) -> str:
     return f"after {earlier[-1] if earlier.size else 0:g}, up to {curve.median:g}"
 
 
-def _in_time(curves: Curves | None, schema: Schema | None) -> Iterator[str]:
-    """Yield the lines on curves: medians, and the tests between arms."""
+def _in_time(curves: Curves | None, preparation: Preparation) -> Iterator[str]:
+    """Yield the lines on curves: medians, events that they show, and the tests between arms."""
+    schema = preparation.stated
     if curves is None:
         return
     by_arm = _by_arm(curves)
@@ -360,6 +362,14 @@ def _in_time(curves: Curves | None, schema: Schema | None) -> Iterator[str]:
         "these" + (", and tests compare intervals, not single times" if len(by_arm) > 1 else "")
     )
     yield f"median time to the event: {medians}"
+    told = {k: of for k, (of,) in enumerate(preparation.outcomes) if not math.isnan(of)}
+    if schema is not None and told and not schema.weight:
+        early = {k: float(curves.events[k].sum()) for k in told}
+        known = events_by(schema, sum(early.values()), sum(told.values()))
+        clear = [k for k, of in told.items() if of >= CLEAR]  # others' may be too few to be sent
+        few = sum(early[k] for k in clear) < EARLY * sum(told[k] for k in clear)
+        asked = f"{known}: {ANOTHER_UNIT}"
+        yield asked if few and asked not in preparation.remarks else known
     for stratified in (False, True) if len(by_arm) > 1 else ():
         try:
             arms = np.array(curves.arms)

@@ -47,7 +47,7 @@ class Cox(Family):
 
     def outcomes(self, stated: Stated) -> list[str]:
         """Return the rows with an event, in words."""
-        return [f"an event in column {stated.event!r}"]
+        return [f"an event in column {stated.event!r} (of value {stated.event_values[1]})"]
 
     def marks(self, stated: Stated) -> list[str]:
         """Return the name of these rows."""

@@ -52,12 +52,12 @@ def test_nodes_count_what_this_process_counts(study):
     there = start(FILES, Schema.load(SCHEMA), 2, made=LASSO, node=policy, run_dir="nodes")
     problem = tables(data=list(map(str, FILES)), schema=SCHEMA, l1=0.01, min_rows=5)
     here = simulate(LASSO, problem, 2, run_dir="here")
-    words = ("log-rank", "median", "grid")
+    words = ("log-rank", "median", "grid", "events are counted up to 2000")
     said, told = (
         [line for line in one.report.lines if any(word in line for word in words)]
         for one in (here, there)
     )
-    assert len(said) == 3
+    assert len(said) == 4
     assert said == told
     assert there.x.tobytes() == here.x.tobytes()
     assert Path("nodes/curves.csv").read_bytes() == Path("here/curves.csv").read_bytes()
@@ -71,6 +71,21 @@ def test_nodes_count_what_this_process_counts(study):
     assert all(int(count) == 0 or int(count) >= 5 for row in rows for count in row[2:4])
     with pytest.raises(FedConError, match=r"policy has policy\.phases = train.*, not curves"):
         start(FILES, Schema.load(SCHEMA), 2, made=LASSO, max_retries=0)
+
+
+@on_grid
+def test_curves_in_another_unit_are_asked_about(study):
+    """A server has no times, but the numbers of events in intervals."""
+    schema = Schema.load(SCHEMA | {"curve_times": [12.0, 36.0, 72.0]})
+    policy = {"policy.phases": "train,query,evaluate,prepare,curves", "policy.min-rows": 5}
+    there = start(FILES, schema, 2, made=LASSO, node=policy)
+    early = 0
+    for _, site in study[study["cens"] == 1].groupby("tgrade"):
+        by_arm = site[site["time"] <= 72].groupby("horTh").size()
+        early += by_arm.sum() if by_arm.min() >= 5 else 0
+    events = int(study["cens"].sum())
+    line = f"{early} of {events} events are counted up to 72, the last of curve_times: are curve_ti"
+    assert line in there.report.text
 
 
 @pytest.mark.usefixtures("study")
