@@ -28,7 +28,9 @@ from flower_fedcon.tables.conspicuous import (
     never_varies,
 )
 from flower_fedcon.tables.design import of_quantiles
+from flower_fedcon.tables.doubled_rows import doubled_rows
 from flower_fedcon.tables.families.base import RESIDUAL
+from flower_fedcon.tables.intervals import unlike_intervals
 from flower_fedcon.tables.marks import DATE, canonical, is_id, number_in
 from flower_fedcon.tables.near_copies import near_copies
 from flower_fedcon.tables.odd_clusters import odd_clusters
@@ -351,6 +353,8 @@ def rows_beside_others(
         near_copies,
         odd_clusters,
         within_clusters,
+        unlike_intervals,
+        doubled_rows,
         same_rows,
         empty_cells,
         by_default,
