@@ -11,7 +11,7 @@ simulated ones, with columns of few or many values and files of which a third ea
 column or by all. Where a join had repeated two fifths of the rows of one of two to five clients,
 72 % were found in files in mixed order, 30 % in those sorted by a column and 16 % in those sorted
 by all; the others have columns of few values, or few rows. Of blocks of a quarter of the rows that
-occur again 95 % were found.
+occur again 95 % were found, some of them by the rows of the client alone.
 """
 
 from __future__ import annotations

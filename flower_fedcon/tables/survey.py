@@ -35,6 +35,7 @@ from flower_fedcon.tables.marks import DATE, canonical, is_id, number_in
 from flower_fedcon.tables.near_copies import near_copies
 from flower_fedcon.tables.odd_clusters import odd_clusters
 from flower_fedcon.tables.odd_values import odd_across, odd_pairs, odd_values, remedy_of, totals
+from flower_fedcon.tables.outcomes_left_out import outcomes_left_out
 from flower_fedcon.tables.own_files import SURVEY
 from flower_fedcon.tables.preparation import Preparation, agree, conclude
 from flower_fedcon.tables.repeated_rows import same_identifiers, same_rows
@@ -355,6 +356,7 @@ def rows_beside_others(
         within_clusters,
         unlike_intervals,
         doubled_rows,
+        outcomes_left_out,
         same_rows,
         empty_cells,
         by_default,

@@ -53,6 +53,8 @@ MESSES = {  # what site b does to its rows, and what is said
                   "rows of one cluster have the same 'dose', 'stop' at b, and never elsewhere"),
     "join": (lambda d: d.merge(d[["who", "dose"]], on="who", suffixes=("", "2")),
              "column 'who': clusters of b have 16 rows on average, and elsewhere 4: are rows mult"),
+    "cut short": (lambda d: d.assign(who=d["who"] // 6),
+                  "the 5 clusters of b have 24 rows (median), and elsewhere 4: are they larger"),
     "step": (lambda d: d.assign(start=d["stop"] - 0.1),
              "column 'start': 100% of the rows of b, also those with events, end 0.1 after it, "),
     "since the first": (lambda d: d.assign(start=0.0),
