@@ -110,16 +110,16 @@ def _is_doubled(own: _Own, rest: Sequence[_Own]) -> bool:
         return False
     pooled = (sum(o.equal for o in rest) + 1) / (sum(o.rows for o in rest) + 1)
     share = max(pooled, *(o.equal / o.rows for o in rest), own.alike_apart)
-    if equal < _TIMES * share * rows or _tail(equal, rows, share) > math.log(_BY_CHANCE):
+    if equal < _TIMES * share * rows or tail(equal, rows, share) > math.log(_BY_CHANCE):
         return False
     chance = rows * -math.expm1(-rows * max(o.alike for o in rest))
     return not own.ordered or equal > _BEYOND * chance + _LEAST
 
 
-def _tail(found: int, of: int, share: float) -> float:
+def tail(found: int, of: int, share: float) -> float:
     """Return a bound on the logarithm of the chance of as many, by Chernoff.
 
-    >>> round(_tail(10, 10, 0.1), 3), round(10 * math.log(0.1), 3)
+    >>> round(tail(10, 10, 0.1), 3), round(10 * math.log(0.1), 3)
     (-23.026, -23.026)
     """
     there = found / of

@@ -4,9 +4,9 @@ Of 2,000 simulated honest federations, with clusters of 1.3 to 9 rows on average
 remark. Of 2,741 made of R's data sets (a column of 10 to 200 values as the cluster, one of two to
 six as the site) 11 had one on rows that are not grouped, or all grouped, since the site is an
 outcome or an arm there, and 20 one on spellings: 18 are misspelled, and two have vowels as names.
-Clusters of another size were said of 2 of 3,447, which group by a count; and of simulated ones, whose sizes'
-logarithms have deviations of 0.3 to 1 within sites, of 6 of 18,000 if these are up to 0.5 between
-sites, and of 23 of 6,000 if 0.8.
+Clusters of another size were said of 2 of 3,447, which group by a count. Of simulated federations,
+whose sizes' logarithms have deviations of 0.3 to 1 within sites, 6 of 18,000 were said if these are
+up to 0.5 between sites, and 23 of 6,000 if 0.8.
 """
 
 from __future__ import annotations

@@ -33,6 +33,7 @@ from flower_fedcon.tables.families.base import RESIDUAL
 from flower_fedcon.tables.intervals import unlike_intervals
 from flower_fedcon.tables.marks import DATE, canonical, is_id, number_in
 from flower_fedcon.tables.near_copies import near_copies
+from flower_fedcon.tables.noisy_copies import noisy_copies
 from flower_fedcon.tables.odd_clusters import odd_clusters
 from flower_fedcon.tables.odd_values import odd_across, odd_pairs, odd_values, remedy_of, totals
 from flower_fedcon.tables.outcomes_left_out import outcomes_left_out
@@ -352,6 +353,7 @@ def rows_beside_others(
     for check in (
         unlike_values,
         near_copies,
+        noisy_copies,
         odd_clusters,
         within_clusters,
         unlike_intervals,
