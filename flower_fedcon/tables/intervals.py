@@ -14,7 +14,6 @@ from typing import NamedTuple
 import numpy as np
 
 from flower_fedcon.tables.site_rows import SiteRows
-from flower_fedcon.validation import Array
 
 _LEAST, _OF = 10, 20  # pairs of rows that follow each other, of a client and elsewhere
 _FOLLOW, _SELDOM = 0.9, 0.1  # of pairs: so many, or few, begin at the end of the row before
@@ -103,9 +102,8 @@ def _of_client(table: SiteRows) -> _Own:
     at_events = varied and len(alike) >= _EVENTS and float(alike.mean()) >= _ONE
     if table.clusters is None:
         return _Own(0, 0, 0, step, share, at_events)
-    units = np.column_stack([np.asarray(table.clusters), *table.targets[:, 3:].T])
-    own: Array = np.unique(units, axis=0, return_inverse=True)[1].reshape(-1)
-    order = np.lexsort((entries, ends, own))
-    pairs = np.diff(own[order]) == 0
+    units = [np.asarray(table.clusters), *table.targets[:, 3:].T]  # of a patient in a stratum
+    order = np.lexsort((entries, ends, *units))
+    pairs = np.all([np.diff(unit[order]) == 0 for unit in units], axis=0)
     gaps = (entries[order][1:] - ends[order][:-1])[pairs]
     return _Own(len(gaps), int((gaps == 0).sum()), int((gaps < 0).sum()), step, share, at_events)

@@ -8,8 +8,8 @@ this is so at several clients.
 Of 1,351 federations made of R's data sets one was said, of mixtures that were measured at several
 ages, and none of 2,000 simulated ones, of which 40 % have rows by patients and 30 % twins. Where
 one of two to six clients has a quarter of its rows again, with noise of 2 to 5 % of a standard
-deviation, 71 % were found, and of a third of another client's rows 58 %; with noise of 10 % a third
-and a quarter, with 20 % none, as among twins.
+deviation, 65 % were found, and of a third of another client's rows 59 %; with noise of 10 % a
+quarter, with 20 % none, nor among twins.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from flower_fedcon.validation import Array
 _FEW, _LEAST, _SHARE = 20, 10, 0.1  # rows of a client; near ones, and their share
 _NEAR = 0.3  # of the distance to a third row
 _TIMES = 5.0  # the greatest share elsewhere
-_SLACK, _BY_CHANCE = 3.0, 1e-6  # times it; the chance of as many at this
+_SLACK, _BY_CHANCE = 2.0, 1e-6  # times it; the chance of as many at this
 _COLUMNS, _DIFFERENT = 3, 20  # columns of numbers, and values of each
 _DIFFER = 2  # columns of numbers: rows that differ in one alone are known otherwise
 _SOME = 0.25  # of the pairs
+_UNSEEN = 3.0  # rows elsewhere, of which none is found with a chance of 1 in 20
 _CATEGORY = 0.3  # of the range of a column: the distance between two categories
 _NEIGHBOURS = 16
 _LEVELS = 10  # categories of a column: those of more are not compared
@@ -69,11 +70,11 @@ def noisy_copies(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[s
             continue  # said of the other
         rest = shares.copy()
         rest[[a, b], [b, a]] = 0.0
-        most, share = float(rest.max()) + 1 / len(sites), float(shares[a, b])
-        chance = (
-            tail(int(found[a, b]), int(sizes[a]), _SLACK * most) if _SLACK * most < share else 0
-        )
-        if share < _TIMES * most or chance > math.log(_BY_CHANCE):
+        known = len(sites) - (int(sizes[a]) if a == b else 0)  # rows with other partners
+        most, share = float(rest.max()) + _UNSEEN / max(known, 1), float(shares[a, b])
+        if share < _TIMES * most:
+            continue
+        if tail(int(found[a, b]), int(sizes[a]), _SLACK * most) > math.log(_BY_CHANCE):
             continue
         within = (sites[near] == a) & (sites[partner] == b)
         pairs = np.column_stack([near[within], partner[within]])
