@@ -195,10 +195,10 @@ def repeated(
                 f'the cluster, for inference = "cluster"'
             )
     if not said and not table.schema.cluster and table.sparse is None:
-        yield from _pasted(table, numbers)
+        yield from pasted(table, numbers)
 
 
-def _pasted(table: SiteRows, numbers: Any) -> Iterator[str]:
+def pasted(table: SiteRows, numbers: Any) -> Iterator[str]:
     """Yield that rows are equal to others in all columns, if this is hardly by chance.
 
     Rows that are equal by chance are a small part of those that are equal in all columns but one,

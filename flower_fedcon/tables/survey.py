@@ -28,13 +28,17 @@ from flower_fedcon.tables.conspicuous import (
     never_varies,
 )
 from flower_fedcon.tables.design import of_quantiles
+from flower_fedcon.tables.doubled_rows import doubled_rows
 from flower_fedcon.tables.families.base import RESIDUAL
 from flower_fedcon.tables.in_order import in_order
+from flower_fedcon.tables.intervals import unlike_intervals
 from flower_fedcon.tables.marks import DATE, canonical, is_id, number_in
 from flower_fedcon.tables.near_copies import near_copies
+from flower_fedcon.tables.noisy_copies import noisy_copies
 from flower_fedcon.tables.odd_clusters import odd_clusters
 from flower_fedcon.tables.odd_values import odd_across, odd_pairs, odd_values, remedy_of, totals
 from flower_fedcon.tables.on_a_line import on_a_line
+from flower_fedcon.tables.outcomes_left_out import outcomes_left_out
 from flower_fedcon.tables.own_files import SURVEY
 from flower_fedcon.tables.preparation import Preparation, agree, conclude
 from flower_fedcon.tables.repeated_rows import same_identifiers, same_rows
@@ -377,8 +381,12 @@ def rows_beside_others(
     for check in (
         unlike_values,
         near_copies,
+        noisy_copies,
         odd_clusters,
         within_clusters,
+        unlike_intervals,
+        doubled_rows,
+        outcomes_left_out,
         same_rows,
         empty_cells,
         by_default,

@@ -10,6 +10,7 @@ import pytest
 from tabular import numeric
 
 from flower_fedcon.tables import Schema
+from flower_fedcon.tables.intervals import unlike_intervals
 from flower_fedcon.tables.site_rows import SiteRows
 from flower_fedcon.tables.survey import rows_beside_others
 from flower_fedcon.tables.unlike_outcomes import no_later_events
@@ -52,6 +53,12 @@ MESSES = {  # what site b does to its rows, and what is said
                   "rows of one cluster have the same 'dose', 'stop' at b, and never elsewhere"),
     "join": (lambda d: d.merge(d[["who", "dose"]], on="who", suffixes=("", "2")),
              "column 'who': clusters of b have 16 rows on average, and elsewhere 4: are rows mult"),
+    "cut short": (lambda d: d.assign(who=d["who"] // 6),
+                  "the 5 clusters of b have 24 rows (median), and elsewhere 4: are they larger"),
+    "step": (lambda d: d.assign(start=d["stop"] - 0.1),
+             "column 'start': 100% of the rows of b, also those with events, end 0.1 after it, "),
+    "since the first": (lambda d: d.assign(start=0.0),
+                        "90 of 90 rows of b begin before the end of the row before of their 'who'"),
 }  # fmt: skip
 
 
@@ -62,6 +69,17 @@ def test_clusters_and_events_unlike_those_elsewhere(mess):
     frames["b"] = change(frames["b"])
     said = list(rows_beside_others([*frames], [*map(table, frames.values())]))
     assert any(words in line for line in said) if words else said == []
+
+
+@pytest.mark.parametrize(("gap", "said"), [(0.0, False), (0.4, True)])
+def test_entries_of_all_sites_that_are_ends_less_a_step(gap, said):
+    """Rows of one length that follow each other are honest."""
+    sites = [visits(k) for k in range(3)]
+    for rows in sites:
+        begin = rows["start"] + rows["who"]
+        rows["stop"], rows["start"] = begin + 1, begin + gap
+    found = [*unlike_intervals("abc", [*map(table, sites)])]
+    assert ["is it 'stop' less a fixed step?" in line for line in found] == [True] * said
 
 
 @pytest.mark.parametrize("entry", ["start", ""])
