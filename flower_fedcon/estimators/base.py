@@ -48,11 +48,11 @@ from flower_fedcon.regularizers import ElasticNet, Regularizer, WithIntercept
 from flower_fedcon.regularizers.rescaled import Entrywise
 from flower_fedcon.solvers.quadratic_models import hardly_apart
 from flower_fedcon.strategies.base import FedConStrategy
+from flower_fedcon.tables.checks.odd_values import odd_pairs, odd_values
 from flower_fedcon.tables.columns import LARGEST_NUMBER
 from flower_fedcon.tables.default_method import default_strategy
 from flower_fedcon.tables.ending.convergence import separated_by, separating
 from flower_fedcon.tables.families import family_of
-from flower_fedcon.tables.odd_values import odd_pairs, odd_values
 from flower_fedcon.tables.row_weights import (
     FREQUENCY,
     NO_OWN_FITS,

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.tables.conspicuous import in_another_unit, level_of, of_levels
+from flower_fedcon.tables.checks.conspicuous import in_another_unit, level_of, of_levels
+from flower_fedcon.tables.checks.opposite_effects import turned_in_rows
 from flower_fedcon.tables.families import Family
-from flower_fedcon.tables.opposite_effects import turned_in_rows
 from flower_fedcon.tables.row_weights import as_rows
 from flower_fedcon.tables.schema import Schema
 from flower_fedcon.validation import Array

@@ -25,13 +25,14 @@ from flower_fedcon.core.protocol import PREPARE, UNIFORM, ClientInfo, Reply, Req
 from flower_fedcon.errors import ConfigError, FedConError, RoundError, printable
 from flower_fedcon.layout import Layout
 from flower_fedcon.tables.by_level import LEVELS, ByLevel, asked_by_level, sizes_by_level
-from flower_fedcon.tables.conspicuous import (
+from flower_fedcon.tables.checks.conspicuous import (
     check_comparable,
     check_outcomes,
     check_references,
     conspicuous_values,
     heavy_sites,
 )
+from flower_fedcon.tables.checks.turned_round import turned_on_nodes
 from flower_fedcon.tables.descriptives import Descriptives
 from flower_fedcon.tables.design import OF_TERMS
 from flower_fedcon.tables.packed_text import packed_text
@@ -48,7 +49,6 @@ from flower_fedcon.tables.preparation import (
 from flower_fedcon.tables.risk_counts import Curves
 from flower_fedcon.tables.schema import COMMON, RANDOM, Schema
 from flower_fedcon.tables.table import CURVES, SPREAD, SUMMARY
-from flower_fedcon.tables.turned_round import turned_on_nodes
 from flower_fedcon.wire.payloads import Payload, payload_bytes
 
 _log = logging.getLogger("flwr")

@@ -19,6 +19,8 @@ from flower_fedcon.errors import ConfigError, RefusedError
 from flower_fedcon.objectives.profiled import Profiled
 from flower_fedcon.tables.agreeing import CONSTANTS, STAGES
 from flower_fedcon.tables.by_level import LEVELS
+from flower_fedcon.tables.checks.kinds_of_columns import codes_as_numbers
+from flower_fedcon.tables.checks.weights_in_rows import broken_frequencies
 from flower_fedcon.tables.design import SQUARES
 from flower_fedcon.tables.fitted import write_effects, write_held_out
 from flower_fedcon.tables.held_out import HeldOut
@@ -26,7 +28,6 @@ from flower_fedcon.tables.noisy_sums import PrivateTable
 from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.tables.read import log_notes
 from flower_fedcon.tables.statistics.group_sums import effects_of
-from flower_fedcon.tables.survey import broken_frequencies, codes_as_numbers
 from flower_fedcon.tables.surveys import Surveys
 from flower_fedcon.tables.table import CURVES, Table
 from flower_fedcon.validation import Array

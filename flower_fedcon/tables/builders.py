@@ -21,24 +21,21 @@ from flower_fedcon.regularizers import L1, ElasticNet, GroupLasso, Regularizer, 
 from flower_fedcon.regularizers.rescaled import Entrywise
 from flower_fedcon.tables import Preparation, Schema, Table, read_table
 from flower_fedcon.tables.agreeing import STAGES, Preparing
-from flower_fedcon.tables.conspicuous import check_comparable
+from flower_fedcon.tables.checks.beside_others import rows_beside_others
+from flower_fedcon.tables.checks.collinear import collinear
+from flower_fedcon.tables.checks.conspicuous import check_comparable
+from flower_fedcon.tables.checks.kinds_of_columns import codes_as_numbers, two_values
+from flower_fedcon.tables.checks.odd_values import odd_across
+from flower_fedcon.tables.checks.outcome_scales import scales_of_outcomes
+from flower_fedcon.tables.checks.turned_round import turned_round
+from flower_fedcon.tables.checks.weights_in_rows import broken_frequencies
 from flower_fedcon.tables.dealing import dealt_out
 from flower_fedcon.tables.noisy_sums import PrivateTable
-from flower_fedcon.tables.odd_values import odd_across
 from flower_fedcon.tables.read import SAID, log_notes, read_clients
 from flower_fedcon.tables.schema import COMMON, RANDOM
 from flower_fedcon.tables.statistics.estimates import DEBIASED
 from flower_fedcon.tables.statistics.heterogeneity import check_heterogeneity
 from flower_fedcon.tables.statistics.site_sums import METHODS
-from flower_fedcon.tables.survey import (
-    broken_frequencies,
-    codes_as_numbers,
-    collinear,
-    rows_beside_others,
-    scales_of_outcomes,
-    two_values,
-)
-from flower_fedcon.tables.turned_round import turned_round
 from flower_fedcon.validation import Array, choice, count, nonnegative
 
 _WORK = 1e9  # multiplications spent on collinear columns: half a second

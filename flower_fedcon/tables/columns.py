@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from flower_fedcon.errors import first_few, number_of
+from flower_fedcon.tables.checks.odd_clusters import spelled
+from flower_fedcon.tables.checks.repeated_rows import repeated
 from flower_fedcon.tables.marks import (
     DATE,
     EXACT,
@@ -26,10 +28,8 @@ from flower_fedcon.tables.marks import (
     unfit_mark,
 )
 from flower_fedcon.tables.misfits import DataError, Misfit
-from flower_fedcon.tables.odd_clusters import spelled
 from flower_fedcon.tables.preparation import WEIGHTS
 from flower_fedcon.tables.raw_cells import Cells
-from flower_fedcon.tables.repeated_rows import repeated
 from flower_fedcon.tables.schema import Feature, Schema
 from flower_fedcon.tables.table import Table
 from flower_fedcon.validation import Array

@@ -23,7 +23,7 @@ policy must list it. So does that of `describe_by`, see `flower_fedcon.tables.by
 A node sends nothing based on fewer rows than its policy's `min_rows`: such a column counts as not
 observed, such a category as absent, and the outcome's sums are left out. Of a category without
 rows, or with too few, the number sent is NaN. If a class has no row at any node, no model can be
-fitted, and the run ends. `flower_fedcon.tables.conspicuous` reports conspicuous values at nodes,
+fitted, and the run ends. `tables.checks.conspicuous` reports conspicuous values at nodes,
 from these sums. What a node uses of its rows then is in `flower_fedcon.tables.small_cells`.
 
 The rows' weights count only in the model's loss: in means, scales and shares rows count equally, as

@@ -43,14 +43,14 @@ import numpy as np
 from flower_fedcon.errors import ConfigError, RefusedError, first_few
 from flower_fedcon.objectives.base import Scaled
 from flower_fedcon.objectives.private_objective import is_private
+from flower_fedcon.tables.checks.opposite_effects import may_be_turned, turned_in_words
+from flower_fedcon.tables.checks.turned_round import OPPOSITE
 from flower_fedcon.tables.families import Family, family_of
 from flower_fedcon.tables.families.base import KNOWN, PEARSON
 from flower_fedcon.tables.families.link_functions import bounded
 from flower_fedcon.tables.held_out import HeldOut
 from flower_fedcon.tables.noisy_quality import NOISY_BINS, area_error, as_binned
-from flower_fedcon.tables.opposite_effects import may_be_turned, turned_in_words
 from flower_fedcon.tables.small_cells import is_few
-from flower_fedcon.tables.turned_round import OPPOSITE
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 

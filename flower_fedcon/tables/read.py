@@ -15,6 +15,7 @@ import numpy as np
 
 from flower_fedcon.errors import FedConError, nearest, needing
 from flower_fedcon.tables.cell_digests import digest_of_cells, digest_of_content
+from flower_fedcon.tables.checks.kinds_of_columns import seen_in_rows
 from flower_fedcon.tables.columns import Columns
 from flower_fedcon.tables.decimals import with_points
 from flower_fedcon.tables.marks import canonical, folded, text_of, unfit_mark
@@ -22,7 +23,6 @@ from flower_fedcon.tables.misfits import DataError, Misfit
 from flower_fedcon.tables.public import check_public
 from flower_fedcon.tables.raw_cells import SPARSE, Cells, opened, read_cells, suffix_of
 from flower_fedcon.tables.schema import Schema
-from flower_fedcon.tables.survey import seen_in_rows
 from flower_fedcon.tables.table import Table
 
 SAID = 10  # the largest number of logged remarks

@@ -12,7 +12,7 @@ from flower_fedcon.core.wings import later
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives import Objective, Profiled, WithOffset
 from flower_fedcon.tables.by_level import LEVELS, told_by_level
-from flower_fedcon.tables.conspicuous import level_of
+from flower_fedcon.tables.checks.conspicuous import level_of
 from flower_fedcon.tables.design import OF_TERMS, matrix, told_of_terms
 from flower_fedcon.tables.encoded_rows import encoded
 from flower_fedcon.tables.encoding import codes, is_wide

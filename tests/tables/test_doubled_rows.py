@@ -7,7 +7,7 @@ import pytest
 from tabular import numeric
 
 from flower_fedcon.tables import Schema
-from flower_fedcon.tables.doubled_rows import doubled_rows
+from flower_fedcon.tables.checks.doubled_rows import doubled_rows
 from flower_fedcon.tables.site_rows import SiteRows
 
 ROWS = 150

@@ -22,16 +22,16 @@ from flower_fedcon.estimators import (
 from flower_fedcon.paths import cross_validate, regularization_path, stability_selection
 from flower_fedcon.tables import Schema
 from flower_fedcon.tables.builders import tables
-from flower_fedcon.tables.opposite_effects import TAU, SiteSums, agreement
-from flower_fedcon.tables.read import columns_of
-from flower_fedcon.tables.survey import Client, survey
-from flower_fedcon.tables.turned_features import _changed, _evidence
-from flower_fedcon.tables.unlike_outcomes import (
+from flower_fedcon.tables.checks.opposite_effects import TAU, SiteSums, agreement
+from flower_fedcon.tables.checks.turned_features import _changed, _evidence
+from flower_fedcon.tables.checks.unlike_outcomes import (
     censored_at_once,
     counts_left_out,
     running_sums,
     unrelated_exposures,
 )
+from flower_fedcon.tables.read import columns_of
+from flower_fedcon.tables.survey import Client, survey
 
 N = 60
 

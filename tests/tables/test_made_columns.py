@@ -9,8 +9,8 @@ from tabular import lines, numeric, run
 
 from flower_fedcon.tables import Schema
 from flower_fedcon.tables.builders import tables
+from flower_fedcon.tables.checks.stated_times import stated_times
 from flower_fedcon.tables.read import columns_of
-from flower_fedcon.tables.stated_times import stated_times
 from flower_fedcon.tables.survey import Client, survey
 
 SCHOOLS, EACH = 30, 6

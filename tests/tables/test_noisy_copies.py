@@ -7,7 +7,7 @@ import pytest
 from tabular import numeric
 
 from flower_fedcon.tables import Schema
-from flower_fedcon.tables.noisy_copies import noisy_copies
+from flower_fedcon.tables.checks.noisy_copies import noisy_copies
 from flower_fedcon.tables.site_rows import SiteRows
 
 SCHEMA = {"target": "y", "loss": "squared", "cluster": "who", "features": numeric("a", "b", "c")}

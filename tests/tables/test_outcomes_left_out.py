@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flower_fedcon.tables import Schema
-from flower_fedcon.tables.outcomes_left_out import outcomes_left_out
+from flower_fedcon.tables.checks.outcomes_left_out import outcomes_left_out
 from flower_fedcon.tables.site_rows import SiteRows
 
 ROWS = 900

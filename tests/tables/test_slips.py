@@ -12,8 +12,8 @@ from flower_fedcon.estimators import FederatedElasticNet, FederatedLogisticRegre
 from flower_fedcon.lab.report.contents import read_run
 from flower_fedcon.tables import Schema, read_table
 from flower_fedcon.tables.builders import tables
-from flower_fedcon.tables.odd_values import odd_values
-from flower_fedcon.tables.slips import codes, exchanged, slips
+from flower_fedcon.tables.checks.odd_values import odd_values
+from flower_fedcon.tables.checks.slips import codes, exchanged, slips
 
 SCHEMA = "target = 'y'\n[features]\nsbp = 'numeric'\ndbp = 'numeric'\nage = 'numeric'\n"
 

@@ -18,8 +18,8 @@ from flower_fedcon.privacy import GaussianDP
 from flower_fedcon.strategies import FedAvg
 from flower_fedcon.tables import Schema, read_table
 from flower_fedcon.tables.builders import tables
+from flower_fedcon.tables.checks.collinear import combinations
 from flower_fedcon.tables.marks import near_duplicates
-from flower_fedcon.tables.survey import combinations
 
 RNG = np.random.default_rng(0)
 ROWS = 30

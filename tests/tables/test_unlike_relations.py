@@ -12,8 +12,7 @@ from tabular import deal, numeric, run
 
 from flower_fedcon.tables import Schema
 from flower_fedcon.tables.builders import tables
-from flower_fedcon.tables.site_rows import SiteRows
-from flower_fedcon.tables.unlike_relations import (
+from flower_fedcon.tables.checks.unlike_relations import (
     PREDICTED,
     Change,
     _changes,
@@ -21,6 +20,7 @@ from flower_fedcon.tables.unlike_relations import (
     columns_of,
     correlation,
 )
+from flower_fedcon.tables.site_rows import SiteRows
 
 N = 150
 LEVELS = np.array([*"abc"])

@@ -11,12 +11,12 @@ from test_slips import SCHEMA, patients, said_of
 
 from flower_fedcon.tables import Schema
 from flower_fedcon.tables.builders import tables
-from flower_fedcon.tables.conspicuous import in_another_unit, scales
-from flower_fedcon.tables.odd_values import odd_values
+from flower_fedcon.tables.checks.conspicuous import in_another_unit, scales
+from flower_fedcon.tables.checks.odd_values import odd_values
+from flower_fedcon.tables.checks.unlike_relations import PREDICTED
+from flower_fedcon.tables.checks.unlike_values import carried, unlike_values
 from flower_fedcon.tables.schema import Feature
 from flower_fedcon.tables.site_rows import SiteRows
-from flower_fedcon.tables.unlike_relations import PREDICTED
-from flower_fedcon.tables.unlike_values import carried, unlike_values
 
 AGES = [np.random.default_rng(k).normal(55, 12, 80).round() for k in range(3)]
 FORMS = {  # what a site gives for ages, and the end of what is said of it

@@ -10,10 +10,10 @@ import pytest
 from tabular import numeric
 
 from flower_fedcon.tables import Schema
-from flower_fedcon.tables.intervals import unlike_intervals
+from flower_fedcon.tables.checks.beside_others import rows_beside_others
+from flower_fedcon.tables.checks.intervals import unlike_intervals
+from flower_fedcon.tables.checks.unlike_outcomes import no_later_events
 from flower_fedcon.tables.site_rows import SiteRows
-from flower_fedcon.tables.survey import rows_beside_others
-from flower_fedcon.tables.unlike_outcomes import no_later_events
 
 PEOPLE, VISITS = 30, 4
 SCHEMA = {"target": "stop", "event": "died", "entry": "start", "cluster": "who",

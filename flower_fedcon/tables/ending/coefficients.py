@@ -14,6 +14,7 @@ from flower_fedcon.core.server import Server
 from flower_fedcon.errors import ConfigError, FedConError, first_few
 from flower_fedcon.runs.final_sums import added, every_answer
 from flower_fedcon.runs.plan import Plan
+from flower_fedcon.tables.checks.odd_clusters import ALONE, nothing_grouped
 from flower_fedcon.tables.design import of_quantiles
 from flower_fedcon.tables.ending.convergence import Convergence, least_weight
 from flower_fedcon.tables.ending.final_baseline import (
@@ -23,7 +24,6 @@ from flower_fedcon.tables.ending.final_baseline import (
 )
 from flower_fedcon.tables.ending.final_intercepts import OfTables, check_random, has_random
 from flower_fedcon.tables.ending.final_signs import turned_at_the_end
-from flower_fedcon.tables.odd_clusters import ALONE, nothing_grouped
 from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.tables.row_weights import (
     FREQUENCY,

@@ -10,6 +10,8 @@ import numpy as np
 from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.server import Server
 from flower_fedcon.runs.history import Record
+from flower_fedcon.tables.checks.opposite_effects import CODED
+from flower_fedcon.tables.checks.unlike_relations import PREDICTED
 from flower_fedcon.tables.ending.coefficients import estimates_of
 from flower_fedcon.tables.ending.convergence import Convergence, convergence
 from flower_fedcon.tables.ending.final_baseline import (
@@ -22,10 +24,8 @@ from flower_fedcon.tables.ending.final_heterogeneity import final_heterogeneity
 from flower_fedcon.tables.ending.final_intercepts import final_intercepts, has_random
 from flower_fedcon.tables.ending.final_odds import Odds, final_odds
 from flower_fedcon.tables.ending.final_quality import final_quality
-from flower_fedcon.tables.opposite_effects import CODED
 from flower_fedcon.tables.quality import Quality
 from flower_fedcon.tables.statistics import Estimates, Heterogeneity, RandomFit
-from flower_fedcon.tables.unlike_relations import PREDICTED
 from flower_fedcon.validation import Array
 
 _log = logging.getLogger("flwr.strategies")

@@ -1,12 +1,12 @@
 """Sites whose outcomes, or columns, seem to be turned round, from their sums for standard errors.
 
-Of the simulated federations of `flower_fedcon.tables.opposite_effects`, with events, 7 of 4,000 are
+Of the simulated federations of `tables.checks.opposite_effects`, with events, 7 of 4,000 are
 remarked upon falsely, and 7 of 2,000 in which effects vary by up to their size; 54 and 51 % of
 sites turned round are found. Of linear models none and 1 of 4,000 are, and 82 % are found (by their
 ranks 87 %): the squares in the sums show each site's own variance.
 
 Columns are compared with each other, and each with the outcome, by the same sums. Of the simulated
-federations of `flower_fedcon.tables.unlike_relations` with numbers or events as outcomes, 6 of
+federations of `tables.checks.unlike_relations` with numbers or events as outcomes, 6 of
 1,056 are remarked upon falsely, and 27 of 547 whose relations vary by 0.45 of their size. Of
 numbers turned round 33 % are found, with another column, or the outcome, named in 12 %.
 """
@@ -20,12 +20,17 @@ from typing import NamedTuple
 import numpy as np
 
 from flower_fedcon.objectives.profiled import pseudo_inverse
+from flower_fedcon.tables.checks.opposite_effects import (
+    COLUMNS,
+    SiteSums,
+    spread_of,
+    turned_by_sums,
+)
+from flower_fedcon.tables.checks.turned_features import Coordinates, turned_by_feature
+from flower_fedcon.tables.checks.unlike_relations import VARYING, Columns, unlike_relations
 from flower_fedcon.tables.families.base import RESIDUAL
-from flower_fedcon.tables.opposite_effects import COLUMNS, SiteSums, spread_of, turned_by_sums
 from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.tables.statistics.site_sums import NUMBERS, unpacked
-from flower_fedcon.tables.turned_features import Coordinates, turned_by_feature
-from flower_fedcon.tables.unlike_relations import VARYING, Columns, unlike_relations
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 

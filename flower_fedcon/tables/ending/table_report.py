@@ -18,6 +18,8 @@ from flower_fedcon.regularizers import WithIntercept
 from flower_fedcon.runs.directory import versions
 from flower_fedcon.runs.history import Record
 from flower_fedcon.tables.by_level import ByLevel
+from flower_fedcon.tables.checks.collinear import dependent
+from flower_fedcon.tables.checks.stated_times import ANOTHER_UNIT, CLEAR, EARLY, events_by
 from flower_fedcon.tables.descriptives import Descriptives
 from flower_fedcon.tables.ending.convergence import NO_DISPERSION, Convergence
 from flower_fedcon.tables.ending.final_hazards import Hazards
@@ -37,12 +39,10 @@ from flower_fedcon.tables.quality import Quality
 from flower_fedcon.tables.risk_counts import Curves
 from flower_fedcon.tables.row_weights import counted_once
 from flower_fedcon.tables.schema import COMMON, OWN, RANDOM, Schema
-from flower_fedcon.tables.stated_times import ANOTHER_UNIT, CLEAR, EARLY, events_by
 from flower_fedcon.tables.statistics import Estimates, Heterogeneity, RandomFit
 from flower_fedcon.tables.statistics.estimates import DEBIASED
 from flower_fedcon.tables.statistics.score_tests import ScoreTest
 from flower_fedcon.tables.statistics.summary_text import Summary
-from flower_fedcon.tables.survey import dependent
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.whole_files import write_csv, write_text
 

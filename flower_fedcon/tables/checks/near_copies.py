@@ -7,7 +7,7 @@ from itertools import combinations
 
 import numpy as np
 
-from flower_fedcon.tables.repeated_rows import coded_columns, pairs_of, varies
+from flower_fedcon.tables.checks.repeated_rows import coded_columns, pairs_of, varies
 from flower_fedcon.tables.site_rows import SiteRows
 from flower_fedcon.validation import Array
 

@@ -30,8 +30,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flower_fedcon.tables.odd_values import numbers_of
-from flower_fedcon.tables.opposite_effects import CODED
+from flower_fedcon.tables.checks.odd_values import numbers_of
+from flower_fedcon.tables.checks.opposite_effects import CODED
 from flower_fedcon.tables.site_rows import SiteRows
 from flower_fedcon.validation import Array
 

@@ -1,6 +1,6 @@
 """Clients of tables whose outcomes, or other columns, seem to be coded the other way round.
 
-Rows in one process show it by their effects (`flower_fedcon.tables.opposite_effects`). On nodes
+Rows in one process show it by their effects (`opposite_effects`). On nodes
 the sums for standard errors do (`flower_fedcon.tables.ending.final_signs`), or held-out rows, if a
 site sends its AUC (see `flower_fedcon.tables.quality`), and the numbers of events of times.
 """
@@ -12,18 +12,18 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from flower_fedcon.tables.families.link_functions import IDENTITY
-from flower_fedcon.tables.opposite_effects import CODED, FEW, Rows, turned_in_rows
-from flower_fedcon.tables.preparation import Preparation
-from flower_fedcon.tables.row_weights import as_rows
-from flower_fedcon.tables.site_rows import SiteRows
-from flower_fedcon.tables.turned_features import turned_feature
-from flower_fedcon.tables.unlike_relations import (
+from flower_fedcon.tables.checks.opposite_effects import CODED, FEW, Rows, turned_in_rows
+from flower_fedcon.tables.checks.turned_features import turned_feature
+from flower_fedcon.tables.checks.unlike_relations import (
     columns_of,
     copied,
     moved,
     unlike_relations,
 )
+from flower_fedcon.tables.families.link_functions import IDENTITY
+from flower_fedcon.tables.preparation import Preparation
+from flower_fedcon.tables.row_weights import as_rows
+from flower_fedcon.tables.site_rows import SiteRows
 from flower_fedcon.validation import Array
 
 OPPOSITE = -4.0

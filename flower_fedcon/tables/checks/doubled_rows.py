@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flower_fedcon.tables.repeated_rows import coded_columns, pairs_of, pasted, varies
+from flower_fedcon.tables.checks.repeated_rows import coded_columns, pairs_of, pasted, varies
 from flower_fedcon.tables.site_rows import SiteRows
 from flower_fedcon.validation import Array
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from flower_fedcon.tables.odd_values import numbers_of
+from flower_fedcon.tables.checks.odd_values import numbers_of
 from flower_fedcon.tables.site_rows import SiteRows
 from flower_fedcon.validation import Array
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from flower_fedcon.tables.doubled_rows import tail
+from flower_fedcon.tables.checks.doubled_rows import tail
 from flower_fedcon.tables.site_rows import SiteRows
 from flower_fedcon.validation import Array
 

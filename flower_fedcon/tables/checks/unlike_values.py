@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flower_fedcon.tables.odd_values import numbers_of
-from flower_fedcon.tables.remade_values import alike, remade
+from flower_fedcon.tables.checks.odd_values import numbers_of
+from flower_fedcon.tables.checks.remade_values import alike, remade
+from flower_fedcon.tables.checks.slips import codes
 from flower_fedcon.tables.site_rows import SiteRows
-from flower_fedcon.tables.slips import codes
 from flower_fedcon.validation import Array
 
 _FEW = 20  # rows of a client: with fewer nothing is said

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.tables.odd_values import numbers_of
+from flower_fedcon.tables.checks.odd_values import numbers_of
 from flower_fedcon.tables.pairs import auc
 from flower_fedcon.tables.site_rows import SiteRows
 from flower_fedcon.validation import Array

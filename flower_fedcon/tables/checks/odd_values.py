@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from flower_fedcon.errors import first_few, number_of
+from flower_fedcon.tables.checks.slips import codes, exchanged, slips, tail
 from flower_fedcon.tables.marks import fills_in
 from flower_fedcon.tables.schema import Schema
 from flower_fedcon.tables.site_rows import SiteRows
-from flower_fedcon.tables.slips import codes, exchanged, slips, tail
 from flower_fedcon.validation import Array
 
 _LOWER = 4.0  # rows below a value, of which a few are expected if the frequencies have one peak

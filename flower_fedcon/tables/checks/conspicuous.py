@@ -15,11 +15,11 @@ import numpy as np
 
 from flower_fedcon.errors import ConfigError, first_few, number_of
 from flower_fedcon.objectives.survival import NOTHING_COMPARED
+from flower_fedcon.tables.checks.unlike_outcomes import zeros_and_ones
 from flower_fedcon.tables.encoding import is_wide
 from flower_fedcon.tables.marks import looks_missing, near_duplicates, number_in
 from flower_fedcon.tables.preparation import LARGEST, Agreed, categories_of
 from flower_fedcon.tables.schema import COMMON, OWN, Feature, Schema
-from flower_fedcon.tables.unlike_outcomes import zeros_and_ones
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 

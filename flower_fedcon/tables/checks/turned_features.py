@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flower_fedcon.tables.opposite_effects import (
+from flower_fedcon.tables.checks.opposite_effects import (
     CODED,
     COLUMNS,
     FEW,

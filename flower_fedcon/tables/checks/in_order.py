@@ -15,9 +15,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from flower_fedcon.tables.odd_values import numbers_of
+from flower_fedcon.tables.checks.odd_values import numbers_of
+from flower_fedcon.tables.checks.within_clusters import varying
 from flower_fedcon.tables.site_rows import SiteRows
-from flower_fedcon.tables.within_clusters import varying
 from flower_fedcon.validation import Array
 
 _LEVELS = 6  # in turn; of more nothing is sought
@@ -93,7 +93,7 @@ def sorted_alone(
     """Yield the clients where a column is sorted, and for this hardly varies within clusters.
 
     Sorted with the whole file it would part clusters. Not within one is said by
-    `flower_fedcon.tables.within_clusters`.
+    `flower_fedcon.tables.checks.within_clusters`.
 
     >>> rng, schools = np.random.default_rng(0), np.repeat(np.arange(30.0), 5)
     >>> boys = rng.integers(0, 2, (3, 150)).astype(float)

@@ -23,7 +23,7 @@ from functools import partial
 
 import numpy as np
 
-from flower_fedcon.tables.odd_values import long_run
+from flower_fedcon.tables.checks.odd_values import long_run
 from flower_fedcon.tables.site_rows import SiteRows
 from flower_fedcon.validation import Array
 

@@ -1,0 +1,55 @@
+"""All questions about rows beside the other clients' rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from flower_fedcon.tables.checks.doubled_rows import doubled_rows
+from flower_fedcon.tables.checks.in_order import in_order
+from flower_fedcon.tables.checks.intervals import unlike_intervals
+from flower_fedcon.tables.checks.near_copies import near_copies
+from flower_fedcon.tables.checks.noisy_copies import noisy_copies
+from flower_fedcon.tables.checks.odd_clusters import odd_clusters
+from flower_fedcon.tables.checks.on_a_line import on_a_line
+from flower_fedcon.tables.checks.outcomes_left_out import outcomes_left_out
+from flower_fedcon.tables.checks.repeated_rows import same_rows
+from flower_fedcon.tables.checks.split_outcomes import split_outcomes
+from flower_fedcon.tables.checks.unlike_outcomes import by_default, empty_cells
+from flower_fedcon.tables.checks.unlike_values import unlike_values
+from flower_fedcon.tables.checks.within_clusters import within_clusters
+from flower_fedcon.tables.site_rows import SiteRows
+
+
+def rows_beside_others(
+    names: Sequence[str], tables: Sequence[SiteRows], said: Sequence[str] = ()
+) -> Iterator[str]:
+    """Yield remarks on clients' rows that only the other clients' rows show.
+
+    Parameters
+    ----------
+    names : sequence of str
+    tables : sequence of SiteRows
+        Rows of one schema.
+    said : sequence of str
+        Remarks on the same clients: what they say of a column's values there is not said again.
+    """
+    known = {line.partition(" are ")[0] for line in said}
+    for check in (
+        unlike_values,
+        near_copies,
+        noisy_copies,
+        odd_clusters,
+        within_clusters,
+        unlike_intervals,
+        doubled_rows,
+        outcomes_left_out,
+        same_rows,
+        empty_cells,
+        by_default,
+        split_outcomes,
+        in_order,
+        on_a_line,
+    ):
+        yield from (
+            line for line in check(names, tables) if line.partition(" lie apart ")[0] not in known
+        )
