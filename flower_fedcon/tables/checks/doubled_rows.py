@@ -36,7 +36,7 @@ _PAIRS = 3.0  # of which none is found with a chance of 1 in 20
 _BLOCK, _WHOLE = 20, 0.6  # rows of a block that occurs again; their share of it
 _OTHERS = 4  # times the others' longest block
 _DESIGN = 1.25  # times the block's rows have its columns but the outcome's: as in a design
-_WIDE, _CELLS = 100, 10_000_000  # columns and cells: of more nothing is sought
+_WIDE, _CELLS = 100, 5_000_000  # columns and cells: of more nothing is sought
 
 
 class _Own(NamedTuple):

@@ -103,6 +103,7 @@ def odd_clusters(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[s
         return
     sizes = [np.unique(np.asarray(table.clusters), return_counts=True)[1] for table in tables]
     measured = np.array([_measures(own) for own in sizes])
+    middles = np.array([np.median(own) for own in sizes])
     column = tables[0].schema.cluster
     if all((own == 1).all() for own in sizes):
         yield nothing_grouped(column)
@@ -125,7 +126,7 @@ def odd_clusters(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[s
                 f"the largest has {rest.max()}: is the cluster not known there?"
             )
         elif asked := _of_another_size(measured[k], np.delete(measured, k, axis=0)):
-            of, least = f"{np.median(own):g}", min(usual := [np.median(part) for part in others])
+            of, least = f"{np.median(own):g}", min(usual := np.delete(middles, k).tolist())
             elsewhere = f"{least:g} to {max(usual):g}" if least < max(usual) else f"{least:g}"
             yield (
                 f"column {column!r}: the {len(own)} clusters of {name} have {of} rows (median), "
@@ -133,7 +134,7 @@ def odd_clusters(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[s
             )
             if len(others) == 1:
                 return  # of the other the same could be said
-        elif np.median(own) >= _MULTIPLE * max(usual := [np.median(part) for part in others]) and (
+        elif np.median(own) >= _MULTIPLE * max(usual := np.delete(middles, k).tolist()) and (
             own.min() >= 2 * max(usual) and min(map(len, (own, *others))) >= _SEVERAL
         ):
             yield (

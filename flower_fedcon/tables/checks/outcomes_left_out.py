@@ -36,7 +36,7 @@ _MOVED, _MOVED_THERE = 1e-6, 1e-4  # the same if others' values are moved or str
 _BY_CHANCE = 3e-5  # that no row of a category is beyond
 _DIFFERENT = 20  # values: with fewer they may be scores
 _LEVELS = 30  # categories of a column: with more nothing is sought
-_WORK = 5e6  # cells, some seconds: of more nothing is sought
+_WORK = 2e6  # cells, some seconds: of more nothing is sought
 
 
 def outcomes_left_out(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[str]:
@@ -56,6 +56,10 @@ def outcomes_left_out(names: Sequence[str], tables: Sequence[SiteRows]) -> Itera
     if schema.family.labelled and not schema.event:
         return
     values = [table.targets.reshape(len(table.targets), -1)[:, 0] for table in tables]
+    coded = {
+        feature.name: _codes([table.categories[:, j] for table in tables])
+        for j, feature in enumerate(schema.categorical)
+    }
     for sign, what in ((1.0, "above"), (-1.0, "below")):
         signed = [sign * own for own in values]
         at_edge = list(_at_edge(signed))
@@ -67,13 +71,12 @@ def outcomes_left_out(names: Sequence[str], tables: Sequence[SiteRows]) -> Itera
                 f"its rows do not get fewer, and {(rest > edge).mean():.0%} of the others' are: "
                 f"are rows left out by it?"
             )
-        for j, feature in enumerate(schema.categorical):
-            marks = [table.categories[:, j] for table in tables]
-            for k, level, own, share in _of_category(signed, marks, not schema.event):
+        for name, (levels, codes) in coded.items():
+            for k, level, own, share in _of_category(signed, levels, codes, not schema.event):
                 if k not in at_edge:
                     yield (
                         f"column {schema.target!r}: none of the {len(own)} rows of {names[k]} "
-                        f"with {feature.name!r} {level!r} is {what} {sign * own.max():g}, and "
+                        f"with {name!r} {level!r} is {what} {sign * own.max():g}, and "
                         f"{share:.0%} or more of others are: are they left out there?"
                     )
 
@@ -116,18 +119,21 @@ def _end(values: Array) -> tuple[float, float] | None:
     return float(places.mean()), float(places.std()) / math.sqrt(count)
 
 
+def _codes(marks: Sequence[Array]) -> tuple[list[str], list[Array]]:
+    """Return the categories of all clients, and each one's rows' places among them."""
+    levels, codes = np.unique(np.concatenate(marks), return_inverse=True)
+    ends = np.cumsum([len(own) for own in marks])[:-1]
+    return levels.tolist(), np.split(codes.reshape(-1), ends)
+
+
 def _of_category(
-    each: Sequence[Array], marks: Sequence[Array], stretched: bool
+    each: Sequence[Array], levels: Sequence[str], codes: Sequence[Array], stretched: bool
 ) -> Iterator[tuple[int, str, Array, float]]:
     """Yield clients and categories without outcomes as great as many of others are.
 
     Others are those of the same category elsewhere, and those of the client's other categories.
     """
-    distinct, together = np.unique(np.concatenate(marks), return_inverse=True)
-    if not 2 <= len(distinct) <= _LEVELS:
-        return
-    codes = np.split(together.reshape(-1), np.cumsum([len(own) for own in marks])[:-1])
-    for code, mark in enumerate(distinct.tolist()):
+    for code, mark in enumerate(levels if 2 <= len(levels) <= _LEVELS else ()):
         inside = [own[places == code] for own, places in zip(each, codes, strict=True)]
         whole = np.sort(np.concatenate(inside))
         for k, own in enumerate(inside if mark else ()):
