@@ -9,6 +9,7 @@ from tabular import lines, numeric, run
 
 from flower_fedcon.tables import Schema
 from flower_fedcon.tables.builders import tables
+from flower_fedcon.tables.checks.in_order import taking_turns
 from flower_fedcon.tables.checks.stated_times import stated_times
 from flower_fedcon.tables.read import columns_of
 from flower_fedcon.tables.survey import Client, survey
@@ -73,6 +74,11 @@ MESSES = {  # what is done to rows, at b alone or at all sites, and what is said
 }  # fmt: skip
 ASKED = ("is one made from", "written in turn", "sorted without the others there", "regression?",
          "is it not known")  # fmt: skip
+
+
+def test_turns_of_other_lengths_are_files_of_visits():
+    visits = [np.arange(60.0) % length for length in (3, 2, 3)]
+    assert list(taking_turns("visit", "abc", visits)) == []
 
 
 @pytest.mark.parametrize("mess", MESSES)
