@@ -4,9 +4,10 @@ Levels take turns from row to row, as in 0, 1, 0, 1; or within nearly all cluste
 value, and elsewhere it varies within most, as where it was sorted alone in a file of clusters.
 
 Of 1,351 federations made of R's data sets none was said to take turns: where files list visits or
-litters, their turns have other lengths elsewhere; of 2,721 with clusters, which are at several clients most, 3 to be sorted; of
-3,000 simulated ones, a third of whose files are sorted by the column, none. Of columns of two
-levels sorted alone 28 % are found, with clusters of 2 to 20 rows: pairs are often alike anyway.
+litters, their turns have other lengths elsewhere; of 2,721 with clusters, which are at several
+clients most, 3 to be sorted; of 3,000 simulated ones, a third of whose files are sorted by the
+column, none. Of columns of two levels sorted alone 28 % are found, with clusters of 2 to 20 rows:
+pairs are often alike anyway.
 """
 
 from __future__ import annotations

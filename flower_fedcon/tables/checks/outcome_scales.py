@@ -13,6 +13,7 @@ from flower_fedcon.tables.checks.conspicuous import (
 )
 from flower_fedcon.tables.checks.stated_times import stated_times
 from flower_fedcon.tables.checks.unlike_outcomes import (
+    base_of_offsets,
     censored_at_once,
     counts_left_out,
     even_outcomes,
@@ -90,6 +91,8 @@ def scales_of_outcomes(names: Sequence[str], tables: Sequence[Table]) -> Iterato
         rows = [np.arange(len(own)) if t.clusters is None else t.clusters
                 for t, own in zip(tables, y, strict=True)]  # fmt: skip
         yield from at_one or falling_exposures(target, column, y, exposures, rows)
+        if not schema.exposure:
+            yield from base_of_offsets(target, column, y, exposures, rows)
 
 
 def _exposed_alike(column: str, names: Sequence[str], each: Sequence[Array]) -> Iterator[str]:

@@ -529,7 +529,9 @@ def _outcomes_in_words(preparation: Preparation, names: Sequence[str]) -> Iterat
         yield f"rows with {schema.outcomes[place]}: {whole} ({first_few(each, 20)})"
     if preparation.family.log_link and not schema.weight and preparation.level[1]:
         outcomes, exposures, _ = preparation.level
-        over = f", over {schema.exposure!r} of {exposures:.10g} in all" * bool(schema.exposure)
+        given = [repr(schema.exposure)] * bool(schema.exposure)
+        given += [f"exp({schema.offset!r})"] * bool(schema.offset)
+        over = f", over {' times '.join(given)} of {exposures:.10g} in all" * bool(given)
         yield f"sum of {schema.target!r}: {outcomes:.10g}{over}"
 
 
