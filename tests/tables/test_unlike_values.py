@@ -62,6 +62,27 @@ def test_values_carried_forward_in_thousands_of_clusters():
     assert said.startswith("750 of the 3000 clusters of b end with 3 rows or more of one value")
 
 
+@pytest.mark.parametrize("known", [False, True])
+def test_rows_of_one_patient_count_once(known):
+    """The youngest of 30 patients has 40 rows, and each other one has 5."""
+    clusters = np.repeat(np.arange(30), np.append(40, np.full(29, 5)))
+    sites = []
+    for k in range(2):
+        x = np.arange(20.0 - 12 * k, 50.0 - 12 * k)[clusters]
+        sites.append(
+            SiteRows(
+                "",
+                Schema("y", {"age": "numeric"}, loss="squared"),
+                np.random.default_rng(k).normal(size=len(x)),
+                None,
+                x[:, None],
+                np.empty((len(x), 0), "U1"),
+                clusters=clusters if known else None,
+            )
+        )
+    assert bool([*unlike_values("ab", sites)]) == (not known)
+
+
 @pytest.mark.parametrize(("form", "asked"), [
     (np.log1p, "are they logarithms there?"), (lambda x: x, None), (lambda x: x / 7, "unit?"),
     (lambda x: np.digitize(x, [20, 40, 80]) + 2.0, "are they codes there, or in another unit?"),

@@ -933,7 +933,7 @@ def _categories(
         )
         remarks.append(f"{column}: {said} are {len(group)} categories: do they mean the same?")
     for category in present:
-        if looks_missing(category):
+        if looks_missing(category) and category not in (feature.reference, *feature.categories):
             remarks.append(
                 f"{column}: {category!r} ({number_of(total[category], 'row')}) is a category: if "
                 "it stands for a missing value, add it to missing in the schema"
