@@ -13,6 +13,7 @@ from flower_fedcon.tables.checks.odd_clusters import odd_clusters
 from flower_fedcon.tables.checks.on_a_line import on_a_line
 from flower_fedcon.tables.checks.outcomes_left_out import outcomes_left_out
 from flower_fedcon.tables.checks.repeated_rows import same_rows
+from flower_fedcon.tables.checks.row_by_row import row_by_row
 from flower_fedcon.tables.checks.split_outcomes import split_outcomes
 from flower_fedcon.tables.checks.unlike_outcomes import by_default, empty_cells
 from flower_fedcon.tables.checks.unlike_values import unlike_values
@@ -48,6 +49,7 @@ def rows_beside_others(
         by_default,
         split_outcomes,
         in_order,
+        row_by_row,
         on_a_line,
     ):
         yield from (
