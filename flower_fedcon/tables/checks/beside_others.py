@@ -17,6 +17,7 @@ from flower_fedcon.tables.checks.row_by_row import row_by_row
 from flower_fedcon.tables.checks.split_outcomes import split_outcomes
 from flower_fedcon.tables.checks.unlike_outcomes import by_default, empty_cells
 from flower_fedcon.tables.checks.unlike_values import unlike_values
+from flower_fedcon.tables.checks.unlike_weights import unlike_weights
 from flower_fedcon.tables.checks.within_clusters import within_clusters
 from flower_fedcon.tables.site_rows import SiteRows
 
@@ -50,6 +51,7 @@ def rows_beside_others(
         split_outcomes,
         in_order,
         row_by_row,
+        unlike_weights,
         on_a_line,
     ):
         yield from (
