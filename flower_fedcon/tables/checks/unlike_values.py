@@ -13,6 +13,7 @@ import numpy as np
 from flower_fedcon.tables.checks.odd_values import numbers_of
 from flower_fedcon.tables.checks.remade_values import alike, remade
 from flower_fedcon.tables.checks.slips import codes
+from flower_fedcon.tables.checks.spikes import spikes
 from flower_fedcon.tables.site_rows import SiteRows
 from flower_fedcon.validation import Array
 
@@ -59,12 +60,17 @@ def unlike_values(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[
             ]
         looked_at, values = _by_units(looked_at, tables), _by_units(values, tables)
         yield from (f"column {column!r}: {line}" for line in cut_off(names, looked_at))
-        for check in (filled_in, left_blank, coarser, remade) if paired <= _PAIRED else ():
+        for check in (_often, left_blank, coarser, remade) if paired <= _PAIRED else ():
             yield from (f"column {column!r}: {line}" for line in check(names, values))
         if all(table.clusters is not None for table in tables):
             clusters = [np.asarray(table.clusters) for table in tables]
             values = [one[column] for one in each]
             yield from (f"column {column!r}: {line}" for line in carried(names, values, clusters))
+
+
+def _often(names: Sequence[str], each: Sequence[Array]) -> list[str]:
+    """Return remarks on values that are far more frequent than elsewhere."""
+    return [*filled_in(names, each)] or [*spikes(names, each)]
 
 
 def _by_units(each: Sequence[Array], tables: Sequence[SiteRows]) -> Sequence[Array]:
