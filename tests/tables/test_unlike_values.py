@@ -69,7 +69,8 @@ def test_values_carried_forward_in_thousands_of_clusters():
 def test_limits_for_missing_values_are_said_and_heaping_is_not(filled, said):
     """Of haemoglobin by sex; 30 rows each."""
     sites = [np.random.default_rng(k).normal(13, 2, 240).round(1) for k in range(3)]
-    sites[1][: 30 * len(filled)] = np.repeat(filled, 30)
+    rows = np.random.default_rng(9).permutation(240)[: 30 * len(filled)]
+    sites[1][rows] = np.repeat(filled, 30)
     assert len([*spikes("abc", sites)]) == said
 
 

@@ -1,9 +1,10 @@
 """One value, or up to three, that a client has far more often than others, among many.
 
-Missing values were filled in with a usual one of their sex or group, or with a limit of the normal.
+Missing values were filled in with a usual one of their sex or group, or with a limit of the normal. Such rows are anywhere in a file; those of one year, or of a sorted file, are next
+to each other, and are not asked about.
 
-Of 1,351 federations made of R's data sets one was said, of wages of another year, and none of 3,000
-simulated ones. With one value in a tenth of the rows of one of 2 to 6 clients 51 % were found, 30 %
+Of 1,351 federations made of R's data sets two were said, one of them of sums of money that seem to
+be filled in, and none of 3,000 simulated ones. With one value in a tenth of the rows of one of 2 to 6 clients 51 % were found, 30 %
 of them as `unlike_values.filled_in` does, in 15 % of the rows 75 %, and in 30 % 97 %; with two
 values, of a tenth of the rows each, 39 %, of 15 % each 64 %, and of 30 % each 81 %, which that does
 not find. Counts and scores have too few different values.
@@ -17,7 +18,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from flower_fedcon.errors import first_few
-from flower_fedcon.tables.checks.doubled_rows import tail
+from flower_fedcon.tables.checks.doubled_rows import neighbours_alike, tail
 from flower_fedcon.validation import Array
 
 _FEW, _KINDS = 20, 20  # rows of a client, and different values: with fewer nothing is said
@@ -39,9 +40,9 @@ def spikes(names: Sequence[str], each: Sequence[Array]) -> Iterator[str]:
     Examples
     --------
     >>> x = np.random.default_rng(0).normal(13, 2, (3, 200)).round(1)
-    >>> x[1, :60] = np.repeat([12.0, 13.5], 30)
+    >>> x[1, ::3][:60] = np.repeat([12.0, 13.5], 30)
     >>> list(spikes("abc", x))
-    ['12, 13.5 are in 16%, 16% of the rows of b, and elsewhere in 2% at most: are they filled in \
+    ['12, 13.5 are in 17%, 16% of the rows of b, and elsewhere in 2% at most: are they filled in \
 for missing ones?']
     """
     known = [values[~np.isnan(values)] for values in each]
@@ -58,6 +59,8 @@ for missing ones?']
             continue
         if counts[places].min() < _NEXT * np.delete(counts, places).max():
             continue
+        if neighbours_alike(np.isin(known[k], distinct[places]).astype(np.float64)):
+            continue  # of one year, or one group of a sorted file
         rest = [_shares(distinct[places], *told[j]) for j in enough if j != k]
         usual, rows = np.max(rest, axis=0), sum(len(known[j]) for j in enough if j != k)
         shares = counts[places] / n
