@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from flower_fedcon.tables.checks.doubled_rows import doubled_rows
+from flower_fedcon.tables.checks.frequent_row import frequent_row
 from flower_fedcon.tables.checks.in_order import in_order
 from flower_fedcon.tables.checks.intervals import unlike_intervals
 from flower_fedcon.tables.checks.near_copies import near_copies
@@ -44,6 +45,7 @@ def rows_beside_others(
         within_clusters,
         unlike_intervals,
         doubled_rows,
+        frequent_row,
         outcomes_left_out,
         same_rows,
         empty_cells,

@@ -1,13 +1,14 @@
 """One value, or up to three, that a client has far more often than others, among many.
 
-Missing values were filled in with a usual one of their sex or group, or with a limit of the normal. Such rows are anywhere in a file; those of one year, or of a sorted file, are next
-to each other, and are not asked about.
+Missing values were filled in with a usual one of their sex or group, or with a limit of the normal.
+Such rows are anywhere in a file; those of one year, or of a sorted file, are next to each other,
+and are not asked about.
 
 Of 1,351 federations made of R's data sets two were said, one of them of sums of money that seem to
-be filled in, and none of 3,000 simulated ones. With one value in a tenth of the rows of one of 2 to 6 clients 51 % were found, 30 %
-of them as `unlike_values.filled_in` does, in 15 % of the rows 75 %, and in 30 % 97 %; with two
-values, of a tenth of the rows each, 39 %, of 15 % each 64 %, and of 30 % each 81 %, which that does
-not find. Counts and scores have too few different values.
+be filled in, and none of 3,000 simulated ones. With one value in a tenth of the rows of one of 2 to
+6 clients 51 % were found, 30 % of them as `unlike_values.filled_in` does, in 15 % of the rows 75 %,
+and in 30 % 97 %; with two values, of a tenth of the rows each, 39 %, of 15 % each 64 %, and of 30 %
+each 81 %, which that does not find. Counts and scores have too few different values.
 """
 
 from __future__ import annotations
