@@ -8,6 +8,7 @@ from tabular import numeric
 
 from flower_fedcon.tables import Schema
 from flower_fedcon.tables.checks.doubled_rows import doubled_rows
+from flower_fedcon.tables.checks.frequent_row import frequent_row
 from flower_fedcon.tables.site_rows import SiteRows
 
 ROWS = 150
@@ -55,3 +56,19 @@ def test_rows_that_occur_again(mess, schema):
     found = [*doubled_rows("abc", sites)]
     said = bool(words) and "cluster" not in schema
     assert [words in line for line in found] == [True] * said
+
+
+@pytest.mark.parametrize(("forms", "where", "said"), [
+    (0, "anywhere", 0), (12, "anywhere", 0), (60, "anywhere", 1), (60, "at the end", 0),
+    (60, "everywhere", 0),
+])  # fmt: skip
+def test_forms_that_nobody_filled_in(forms, where, said):
+    sites = [np.random.default_rng(k).integers(0, [2, 4, 5], (ROWS, 3)).astype(float)
+             for k in range(3)]  # fmt: skip
+    for own in sites if where == "everywhere" else sites[1:2]:
+        order = np.arange(ROWS)
+        if where != "at the end":
+            np.random.default_rng(7).shuffle(order)
+        own[order[ROWS - forms :]] = [0, 0, 1]
+    found = [*frequent_row("abc", [table(own) for own in sites])]
+    assert ["rows of b have the same values in all " in line for line in found] == [True] * said

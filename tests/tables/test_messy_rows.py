@@ -87,6 +87,9 @@ def test_rows_twice_and_patients_that_repeat(known, tmp_path, run_command):
     again = [[row[0] // 3, *row[1:]] for row in rows]
     said = check(tmp_path, run_command, {"a": again}, known + PLAIN)
     assert ("120 rows have 40 values, each in up to 3 rows" in said) == (not known)
+    hours = [[row[0] % 21, *row[1:]] for row in patients(rng, 3 * ROWS)]
+    said = check(tmp_path, run_command, {"a": hours}, known + PLAIN)
+    assert ("360 rows have 21 values, each in up to 18 rows" in said) == (not known)
 
 
 @pytest.mark.parametrize(("copied", "said"), [
@@ -142,6 +145,20 @@ def test_a_negative_value_in_a_column_of_counts(code, tmp_path, run_command):
     said = check(tmp_path, run_command, {"a": rows}, PLAIN)
     assert f"a: column 'visits': {code} (rows 1, 11, 21, 31, 41, 51 and 6 more)" in said
     assert "if it stands for a missing value, add it to missing in the schema" in said
+    meant = PLAIN.replace("visits = 'numeric'", "visits = {type = 'numeric', range = [-9, 99]}")
+    said = check(tmp_path, run_command, {"a": rows}, meant)
+    assert ("-9 (rows 1," in said) == bool(said) == (code == -9)  # which fills in elsewhere, too
+
+
+@pytest.mark.parametrize(("known", "said"), [
+    ("", True), ("reference = 'none'", False), ("categories = ['none', 'some']", False),
+])  # fmt: skip
+def test_a_category_that_the_schema_names_is_no_mark(known, said, tmp_path, run_command):
+    rows = patients(np.random.default_rng(3))
+    rows = [[*row[:3], ("none", "some")[row[2] % 2], row[4]] for row in rows]
+    drug = f"visits = {{type = 'categorical', {known}}}".replace(", }", "}")
+    found = check(tmp_path, run_command, {"a": rows}, LOGISTIC + f"x = 'numeric'\n{drug}\n")
+    assert ("'none' (" in found) == said
 
 
 def test_several_negative_codes(tmp_path, run_command):

@@ -26,6 +26,7 @@ MESSES = {  # the rows of sites a and b, what becomes of b's, and what is said
     "another's": (lambda a, b: again(b, a, 0.03),
                   "rows of a are nearly like one of b in all columns of numbers, such as row "),
     "other days": (lambda a, b: again(b, b, 0.5), ""),
+    "one value": (lambda a, b: b[:, :2].repeat([1, 3], axis=1) * [1, 1, 0, 0], ""),
     "one column": (lambda a, b: again(b, b, [0, 0, 0, 0.03]), ""),
 }  # fmt: skip
 

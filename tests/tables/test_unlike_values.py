@@ -13,6 +13,7 @@ from flower_fedcon.tables import Schema
 from flower_fedcon.tables.builders import tables
 from flower_fedcon.tables.checks.conspicuous import in_another_unit, scales
 from flower_fedcon.tables.checks.odd_values import odd_values
+from flower_fedcon.tables.checks.spikes import spikes
 from flower_fedcon.tables.checks.unlike_relations import PREDICTED
 from flower_fedcon.tables.checks.unlike_values import carried, unlike_values
 from flower_fedcon.tables.schema import Feature
@@ -60,6 +61,38 @@ def test_values_carried_forward_in_thousands_of_clusters():
     held[::4, 3:] = held[::4, 2:3]
     (said,) = carried("ab", [values, held.ravel()], [clusters, clusters])
     assert said.startswith("750 of the 3000 clusters of b end with 3 rows or more of one value")
+
+
+@pytest.mark.parametrize(("filled", "said"), [
+    ([], 0), ([12.0, 13.5], 1), ([12.0], 1), ([10.0, 11.0, 12.0, 13.0, 14.0, 15.0], 0),
+])  # fmt: skip
+def test_limits_for_missing_values_are_said_and_heaping_is_not(filled, said):
+    """Of haemoglobin by sex; 30 rows each."""
+    sites = [np.random.default_rng(k).normal(13, 2, 240).round(1) for k in range(3)]
+    rows = np.random.default_rng(9).permutation(240)[: 30 * len(filled)]
+    sites[1][rows] = np.repeat(filled, 30)
+    assert len([*spikes("abc", sites)]) == said
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_rows_of_one_patient_count_once(known):
+    """The youngest of 30 patients has 40 rows, and each other one has 5."""
+    clusters = np.repeat(np.arange(30), np.append(40, np.full(29, 5)))
+    sites = []
+    for k in range(2):
+        x = np.arange(20.0 - 12 * k, 50.0 - 12 * k)[clusters]
+        sites.append(
+            SiteRows(
+                "",
+                Schema("y", {"age": "numeric"}, loss="squared"),
+                np.random.default_rng(k).normal(size=len(x)),
+                None,
+                x[:, None],
+                np.empty((len(x), 0), "U1"),
+                clusters=clusters if known else None,
+            )
+        )
+    assert bool([*unlike_values("ab", sites)]) == (not known)
 
 
 @pytest.mark.parametrize(("form", "asked"), [

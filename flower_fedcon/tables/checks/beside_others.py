@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from flower_fedcon.tables.checks.doubled_rows import doubled_rows
+from flower_fedcon.tables.checks.frequent_row import frequent_row
 from flower_fedcon.tables.checks.in_order import in_order
 from flower_fedcon.tables.checks.intervals import unlike_intervals
 from flower_fedcon.tables.checks.near_copies import near_copies
@@ -13,9 +14,11 @@ from flower_fedcon.tables.checks.odd_clusters import odd_clusters
 from flower_fedcon.tables.checks.on_a_line import on_a_line
 from flower_fedcon.tables.checks.outcomes_left_out import outcomes_left_out
 from flower_fedcon.tables.checks.repeated_rows import same_rows
+from flower_fedcon.tables.checks.row_by_row import row_by_row
 from flower_fedcon.tables.checks.split_outcomes import split_outcomes
 from flower_fedcon.tables.checks.unlike_outcomes import by_default, empty_cells
 from flower_fedcon.tables.checks.unlike_values import unlike_values
+from flower_fedcon.tables.checks.unlike_weights import unlike_weights
 from flower_fedcon.tables.checks.within_clusters import within_clusters
 from flower_fedcon.tables.site_rows import SiteRows
 
@@ -42,12 +45,15 @@ def rows_beside_others(
         within_clusters,
         unlike_intervals,
         doubled_rows,
+        frequent_row,
         outcomes_left_out,
         same_rows,
         empty_cells,
         by_default,
         split_outcomes,
         in_order,
+        row_by_row,
+        unlike_weights,
         on_a_line,
     ):
         yield from (

@@ -15,6 +15,7 @@ import numpy as np
 
 from flower_fedcon.errors import ConfigError, first_few, number_of
 from flower_fedcon.objectives.survival import NOTHING_COMPARED
+from flower_fedcon.tables.checks.mostly_blank import mostly_blank
 from flower_fedcon.tables.checks.unlike_outcomes import zeros_and_ones
 from flower_fedcon.tables.encoding import is_wide
 from flower_fedcon.tables.marks import looks_missing, near_duplicates, number_in
@@ -164,6 +165,7 @@ def conspicuous_values(
         sums = np.array([one["sums"][j] for one in told])
         squares = np.array([one["squares"][j] for one in spread])
         remarks += _missing(feature.name, names, observed)
+        remarks += mostly_blank(feature.name, names, observed, first.rows)
         years = _years(feature, names, observed, sums, squares, float(first.means[j]))
         remarks += years or scales(feature, names, observed, sums, squares, float(first.means[j]))
         if feature.transform == "none":
@@ -178,6 +180,9 @@ def conspicuous_values(
         each_told = [one["counts"][place : place + len(marks)] for one in spread]
         counts = np.nan_to_num(np.array(each_told))  # a few count as none
         place += len(marks)
+        untold = np.isnan(each_told).any(axis=1)
+        known = np.where(untold, np.nan, counts.sum(axis=1))
+        remarks += mostly_blank(feature.name, names, known, first.rows)
         named = [j for j, category in enumerate(marks) if category]  # without `OTHER`
         marks, counts = tuple(marks[j] for j in named), counts[:, named]
         remarks += _missing(feature.name, names, counts.sum(axis=1))
@@ -933,7 +938,7 @@ def _categories(
         )
         remarks.append(f"{column}: {said} are {len(group)} categories: do they mean the same?")
     for category in present:
-        if looks_missing(category):
+        if looks_missing(category) and category not in (feature.reference, *feature.categories):
             remarks.append(
                 f"{column}: {category!r} ({number_of(total[category], 'row')}) is a category: if "
                 "it stands for a missing value, add it to missing in the schema"

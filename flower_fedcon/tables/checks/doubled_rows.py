@@ -144,7 +144,9 @@ def _own(codes: Sequence[Array], parts: Sequence[Array]) -> _Own:
     equal, heads = int(again.sum()), ~again
     times = np.unique(key, return_counts=True)[1]
     of_heads = np.unique(key[heads], return_counts=True)[1]
-    ordered = heads.sum() < _FEW or any(_ordered(own[heads]) for own in codes if varies(own))
+    ordered = heads.sum() < _FEW or any(
+        neighbours_alike(own[heads]) for own in codes if varies(own)
+    )
     return _Own(
         rows, equal, (pairs_of(times) + _PAIRS) / max(1, math.comb(rows, 2)),
         pairs_of(of_heads) / max(1, math.comb(len(key[heads]), 2)), ordered,
@@ -152,12 +154,12 @@ def _own(codes: Sequence[Array], parts: Sequence[Array]) -> _Own:
     )  # fmt: skip
 
 
-def _ordered(codes: Array) -> bool:
+def neighbours_alike(codes: Array) -> bool:
     """Return whether neighbours are more alike than by chance, by von Neumann's ratio.
 
     >>> rng = np.random.default_rng(0)
     >>> mixed = rng.permutation(99)
-    >>> bool(_ordered(mixed)), bool(_ordered(np.sort(mixed)))
+    >>> bool(neighbours_alike(mixed)), bool(neighbours_alike(np.sort(mixed)))
     (False, True)
     """
     x = codes - codes.mean()

@@ -39,13 +39,15 @@ def seen_in_rows(columns: Columns) -> Iterator[str]:
         numbers, rows = {name: values[:-1] for name, values in numbers.items()}, rows[:-1]
         clusters = None if clusters is None else clusters[:-1]
     yield from odd_pairs(numbers, rows)
+    stated = {one.name: one.range[0] for one in columns.schema.numeric if one.range}
     for column, values in numbers.items():
         filled = values[~np.isnan(values)]
         distinct = np.unique(filled)
         schema = columns.schema
         nothing = column in (schema.weight, schema.entry, schema.offset)  # where 0 has a meaning
         looked_at = np.where(values == 0, np.nan, values) if nothing else values
-        for said in odd_values(looked_at, rows, remedy_of(schema, column), clusters):
+        least = stated.get(column, 0.0)
+        for said in odd_values(looked_at, rows, remedy_of(schema, column), clusters, least):
             yield f"column {column!r}: {said}"
         if column in columns.schema.names and _counts_rows(column, filled, distinct):
             yield (

@@ -54,6 +54,9 @@ def noisy_copies(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[s
     full = [np.flatnonzero(~np.asarray(table.incomplete)) for table in tables]
     sites = np.repeat(np.arange(len(tables)), [len(own) for own in full])
     numbers = np.concatenate([_numbers(t)[own] for t, own in zip(tables, full, strict=True)])
+    own = [sites == k for k in range(len(tables)) if len(full[k]) >= _FEW]
+    varying = [all(np.ptp(column[rows]) > 0 for rows in own) for column in numbers.T]
+    numbers = numbers[:, varying]  # rows are nearer to each other where a column has one value
     measured = [len(np.unique(column)) >= _DIFFERENT for column in numbers.T]
     if sum(measured) < _COLUMNS:
         return

@@ -34,7 +34,11 @@ _APART = 3.0  # times the range of most rows: a gap to others in another unit
 
 
 def odd_values(
-    values: Array, numbers: Array, remedy: str, clusters: Array | None = None
+    values: Array,
+    numbers: Array,
+    remedy: str,
+    clusters: Array | None = None,
+    stated: float = 0.0,
 ) -> Iterator[str]:
     """Yield remarks on the values of a column.
 
@@ -48,6 +52,8 @@ def odd_values(
         What to do about a code for a missing value.
     clusters : array of int, shape (m,), optional
         Each row's cluster. One whose rows are all far from others', as of a large state, may be so.
+    stated : float
+        The least value that the schema allows: negative ones from it on are meant.
 
     Examples
     --------
@@ -81,6 +87,8 @@ value, leave it out
             f"{[*rows][-1]:g}: does the point stand between thousands and hundreds?"
         )
     for value in _negative_codes(rows) if len(filled) >= _FEW else ():
+        if value >= stated:
+            continue
         yield (
             f"{value:g} {where(value)} is the only negative value: if it stands for a missing "
             f"value, {remedy}"

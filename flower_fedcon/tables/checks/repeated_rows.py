@@ -23,7 +23,7 @@ _SHARED = 0.5  # a remark follows if another client holds this share of the rows
 _LEAST = 5  # equal rows that are said without an identifier
 _VARIES = 0.75  # the chance that two rows have one value, below which a column tells rows apart
 _WIDE = 200  # with more columns copied rows without an identifier are not sought
-_EACH = 10  # rows of one value: with more, on average, a column groups rows, such as by ward
+_EACH = 10  # rows of one value: with more, on average, equal ones may be so by chance
 
 
 def same_rows(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[str]:
@@ -156,7 +156,8 @@ def repeated(
     """Yield the identifiers that tell of rows which occur again in one client's file.
 
     Their rows are equal in all columns of the schema, and are counted repeatedly; or they differ,
-    as those of a patient's visits, which are no independent rows.
+    as those of a patient's visits, or hours, which are no independent rows. With fewer than 20
+    different identifiers nothing is said: they may be those of wards.
 
     Parameters
     ----------
@@ -174,14 +175,14 @@ def repeated(
         there = np.array([place for place, text in enumerate(texts) if text not in missing], int)
         units = [f"{alike_clusters[place]} {texts[place]}" for place in there.tolist()]
         distinct, codes = np.unique(np.array(units, str), return_inverse=True)
-        if not _FEW <= len(distinct) < len(there) <= _EACH * len(distinct):
+        if not _FEW <= len(distinct) < len(there):
             continue
         order = there[np.argsort(codes, kind="stable")]
         own, alike = np.sort(codes), keys[order]
         again = np.flatnonzero(own[1:] == own[:-1])  # rows beside the one before of this value
         equal = again[alike[again + 1] == alike[again]]
         first, second = numbers[order[[equal[0], equal[0] + 1]]] if len(equal) else (0, 0)
-        if len(equal) >= _DISTINCT * len(again):
+        if len(there) <= _EACH * len(distinct) and len(equal) >= _DISTINCT * len(again):
             said = True
             yield (
                 f"{number_of(len(equal), 'row has', 'rows have')} the {name!r} and all values of "

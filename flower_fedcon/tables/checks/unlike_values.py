@@ -13,6 +13,7 @@ import numpy as np
 from flower_fedcon.tables.checks.odd_values import numbers_of
 from flower_fedcon.tables.checks.remade_values import alike, remade
 from flower_fedcon.tables.checks.slips import codes
+from flower_fedcon.tables.checks.spikes import spikes
 from flower_fedcon.tables.site_rows import SiteRows
 from flower_fedcon.validation import Array
 
@@ -51,18 +52,43 @@ def unlike_values(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[
     each = [numbers_of(table) for table in tables]
     paired = cells * len(tables)  # each client's cells are put beside all others'
     for column in each[0]:
-        values = [one[column] for one in each]
+        values: Sequence[Array] = [one[column] for one in each]
         looked_at = values
         if tables[0].schema.event and column == tables[0].schema.target:  # follow-up may end there
             looked_at = [
                 np.where(t.outcome > 0, own, np.nan) for t, own in zip(tables, values, strict=True)
             ]
+        looked_at, values = _by_units(looked_at, tables), _by_units(values, tables)
         yield from (f"column {column!r}: {line}" for line in cut_off(names, looked_at))
-        for check in (filled_in, left_blank, coarser, remade) if paired <= _PAIRED else ():
+        for check in (_often, left_blank, coarser, remade) if paired <= _PAIRED else ():
             yield from (f"column {column!r}: {line}" for line in check(names, values))
         if all(table.clusters is not None for table in tables):
             clusters = [np.asarray(table.clusters) for table in tables]
+            values = [one[column] for one in each]
             yield from (f"column {column!r}: {line}" for line in carried(names, values, clusters))
+
+
+def _often(names: Sequence[str], each: Sequence[Array]) -> list[str]:
+    """Return remarks on values that are far more frequent than elsewhere."""
+    return [*filled_in(names, each)] or [*spikes(names, each)]
+
+
+def _by_units(each: Sequence[Array], tables: Sequence[SiteRows]) -> Sequence[Array]:
+    """Return one value of each cluster, if a column is constant within them at all clients.
+
+    So 23 rows of one age count once, if they are those of one patient.
+    """
+    made = []
+    for values, table in zip(each, tables, strict=True):
+        if table.clusters is None:
+            return each
+        codes = np.asarray(table.clusters)
+        order = np.lexsort((values, codes))  # a missing value is the last of its cluster
+        new, own = np.diff(codes[order], prepend=np.nan) != 0, values[order]
+        if (~new[1:] & (own[1:] > own[:-1])).any():
+            return each
+        made.append(own[new])
+    return made
 
 
 def cut_off(names: Sequence[str], each: Sequence[Array]) -> Iterator[str]:
