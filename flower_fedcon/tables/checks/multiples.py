@@ -2,8 +2,14 @@
 
 These are counts as outcome, as where each was counted twice; or the numbers of a column, or times,
 in rows of one category or of one outcome, as deaths of whole years, where other rows of the client
-and those of others are not. Of numbers above 0, the largest share of multiples elsewhere gives a
-chance of one in a million or less. All rows of other columns may be rounded, as pressures are.
+and those of others are not. By the largest share of multiples elsewhere,
+among numbers above 0, the chance is one in a million or less. All rows of other columns may be rounded, as pressures are; of these, and of
+linear outcomes, alike numbers count once, since one may be in many rows.
+
+Of 1,351 federations made of R's data sets none is said; of 599 whose last column is taken for
+counts 4 are, all of the sizes of experiments in one set; of 3,000 simulated ones of all kinds, and
+of 3,000 of Poisson or more dispersed counts, none. Of doubled counts, with 40 to 600 rows and means
+from 0.4 to 12, 87 % are found, of those of one arm of two 70 %.
 """
 
 from __future__ import annotations
@@ -22,6 +28,7 @@ _NEVER = 1e-6  # the chance of multiples alone
 _FEW = 20  # numbers above 0: of fewer, elsewhere, nothing is said
 _KINDS = 3  # different numbers above 0: of fewer nothing is said
 _ORDINARY = 0.6  # the largest share of multiples elsewhere, and among the client's other rows
+_FIRST = 200  # numbers that are looked at first
 _WORK = 2e7  # cells: of more nothing is sought
 
 
@@ -58,7 +65,7 @@ def multiples(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[str]
 
 
 class _Whole:
-    """A client's numbers, of which those above 0 are looked at, in the place of their rows."""
+    """A client's numbers above 0, and their rows."""
 
     def __init__(self, values: Array, clusters: Array | None) -> None:
         self.rows = np.flatnonzero(values > 0)
@@ -81,6 +88,12 @@ class _Whole:
         """Return which numbers are in rows with a flag; all without one."""
         some: Array = np.ones(len(self.rows), bool) if flag is None else flag[self.rows] == 1
         return some
+
+    def begins_with_others(self, flag: Array | None) -> bool:
+        """Return whether the first numbers already have no common divisor, which is soon seen."""
+        first, values = self.rows[:_FIRST], self.values[:_FIRST]
+        own = values if flag is None else values[flag[first] == 1]
+        return int(np.gcd.reduce(own)) == 1 if len(own) else False
 
     def independent(self, some: Array, outcome: bool) -> int:
         """Return how many numbers there are, alike ones counted once.
@@ -119,7 +132,10 @@ def _found(
     k: int, each: Sequence[_Whole], flags: Sequence[Array] | None, outcome: bool
 ) -> tuple[int, int, float] | None:
     """Return how many numbers of a client are multiples of which step, and the share elsewhere."""
-    own, some = each[k], each[k].among(None if flags is None else flags[k])
+    own = each[k]
+    if own.begins_with_others(None if flags is None else flags[k]):
+        return None
+    some = own.among(None if flags is None else flags[k])
     values = own.values[some]
     step = int(np.gcd.reduce(values)) if len(values) else 1
     if step < 2 or len(np.unique(values)) < _KINDS:

@@ -1,9 +1,14 @@
 """Spans, from a row's entry to its end, of which many are one length at one client alone.
 
-A quarter of a client's rows, or of those with or without an event, have one span, and elsewhere at
+A third of a client's rows, or of those with or without an event, have one span, and elsewhere at
 most a twentieth has it, nor a tenth any other: as where the end of censored rows is the day after
 their diagnosis, or patients are known by their death alone. The longest span of all may be the same
 follow-up for all. Nothing is said where rows follow each other, as visits do, which may be regular.
+
+Of 2,000 simulated honest federations none is said, with spans rounded to weeks, months or years at
+some clients, the same follow-up for all, and up to a tenth of the patients known by their death. Of
+ends of censored rows on the day after entry 41 % are found, of two fifths of the events on the day
+after their entry 28 %: not where other clients have the same follow-up for all.
 """
 
 from __future__ import annotations
@@ -16,9 +21,9 @@ from flower_fedcon.tables.site_rows import SiteRows
 from flower_fedcon.validation import Array
 
 _FEW = 20  # rows with one span, and rows elsewhere
-_MANY, _ELSEWHERE, _ANY = 0.25, 0.05, 0.1  # shares of one span: there, elsewhere, of any elsewhere
+_MANY, _ELSEWHERE, _ANY = 1 / 3, 0.05, 0.1  # shares of one span: there, elsewhere, of any elsewhere
 _TIMES = 3.0  # as many rows as have the next frequent span: spans may be rounded
-_SAID = 0.9  # of all rows: said by `flower_fedcon.tables.checks.intervals`
+_SAID = 0.9  # of all rows: with one span said by `flower_fedcon.tables.checks.intervals`
 _FOLLOW = 0.1  # of rows that begin where the row before ends
 _GROUPS = ("", " without an event", " with an event")
 
@@ -51,6 +56,9 @@ def unlike_spans(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[s
             longest = span >= each[k][0].max()
             if longest or rows < max(_FEW, _MANY * len(own), _TIMES * second):
                 continue
+            elsewhere = np.concatenate([part[0] for j, part in enumerate(each) if j != k])
+            if _multiples(each[k][0], span) and not _multiples(elsewhere, span):
+                continue  # all are rounded to it
             most = max(float((part == span).mean()) for part in rest)
             any_span = max(_commonest(part)[1] / len(part) for part in rest)
             if most <= _ELSEWHERE and any_span <= _ANY:
@@ -68,6 +76,12 @@ def _groups(targets: Array) -> list[Array]:
     """Return the spans of all rows, of those without an event, and of those with one."""
     spans, seen = np.round(targets[:, 0] - targets[:, 2], 9), targets[:, 1] > 0
     return [spans, spans[~seen], spans[seen]]
+
+
+def _multiples(spans: Array, step: float) -> bool:
+    """Return whether nearly all spans are multiples of a step."""
+    times = spans / step if step > 0 else np.full(len(spans), 0.5)
+    return float(np.isclose(times, np.round(times), rtol=0.0, atol=1e-6).mean()) >= _SAID
 
 
 def _commonest(spans: Array) -> tuple[float, int]:
