@@ -9,11 +9,12 @@ With an entry the time is itself that date, if censored rows begin at many times
 
 Of 8,000 simulated honest federations with 2 to 6 clients, a year of start, one end of the study or
 several, and up to 15 % of rows lost a year, at rates that differ between clients, 5 are said; of
-127 made of R's data sets of survival, few of which have a date, none. Of 2,000 with an
-entry 6 are said, whose times are rounded up to years at one client; and a client whose censored
-rows end at their last visit is asked about where all others have the date. Of clients with events that are a row off 36 %
-are found, of ends at an export two years later 66 %, of events unknown in the last year 44 %, of
-the year of the last visit for that of the start 83 %, where few rows are lost.
+127 made of R's data sets of survival, few of which have a date, none; of 2,000 simulated ones with
+an entry, whose times may be rounded to years at some clients, none: such a client is not looked at.
+A client whose censored rows end at their last visit is asked about where all others have the date.
+Of clients with events that are a row off 36 % are found, of ends at an export two years later 66 %,
+of events unknown in the last year 44 %, of the year of the last visit for that of the start 83 %,
+where few rows are lost.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ def _of_dates(what: str, names: Sequence[str], each: Sequence[_Ends]) -> Iterato
     for k, (name, own) in enumerate(zip(names, each, strict=True)):
         mine, rest = told[k], [one for j, one in enumerate(told) if j != k and one is not None]
         least = min((one.share for one in rest), default=0.0)
-        if mine is None or least < _MOST:
+        if mine is None or least < _MOST or _coarse(own, width):
             continue
         date = float(np.median([one.at for one in rest]))
         if any(abs(one.at - date) > width for one in rest):
@@ -137,7 +138,7 @@ def _of_dates(what: str, names: Sequence[str], each: Sequence[_Ends]) -> Iterato
         if max(at, mine.share) < _SELDOM and 1 - at > _TIMES * lost and not own_end:
             odd.append(
                 f"{what}: {at:.0%} of the {len(known)} censored rows of {name} end at "
-                f"about {date:.6g}, and {least:.0%} or more elsewhere: are the others lost there, "
+                f"about {date:.6g}, and {min(least, 0.99):.0%} or more elsewhere: are the others lost there, "
                 f"or are starts, times or outcomes not right?"
             )
         elif mine.after >= _LATER and max(one.after for one in rest) < mine.after / _LATER:
@@ -210,6 +211,13 @@ def _date(own: _Ends, width: float) -> _Date | None:
     rate = float((events > middle).sum()) / under if under > 0 else 0.0
     expected = rate * float(_between(starts, ends, last, at - 2 * width).sum())
     return _Date(at, share, lost, after, last, expected)
+
+
+def _coarse(own: _Ends, width: float) -> bool:
+    """Return whether spans of censored rows are rounded to more than the width of a date."""
+    spans = (own.ends - own.starts)[~own.seen & ~np.isnan(own.ends)]
+    kinds = np.unique(np.round(spans, 6))
+    return 1 < len(kinds) < len(spans) / 2 and bool(np.median(np.diff(kinds)) > width)
 
 
 def _between(starts: Array, ends: Array, first: float, last: float) -> Array:

@@ -2,9 +2,9 @@
 
 These are counts as outcome, as where each was counted twice; or the numbers of a column, or times,
 in rows of one category or of one outcome, as deaths of whole years, where other rows of the client
-and those of others are not. By the largest share of multiples elsewhere,
-among numbers above 0, the chance is one in a million or less. All rows of other columns may be rounded, as pressures are; of these, and of
-linear outcomes, alike numbers count once, since one may be in many rows.
+and those of others are not. By the largest share of multiples elsewhere, among numbers above 0, the
+chance is one in a million or less. All rows of other columns may be rounded, as pressures are; of
+these, and of linear outcomes, alike numbers count once, since one may be in many rows.
 
 Of 1,351 federations made of R's data sets none is said; of 599 whose last column is taken for
 counts 4 are, all of the sizes of experiments in one set; of 3,000 simulated ones of all kinds, and
