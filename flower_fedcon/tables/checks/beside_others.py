@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from flower_fedcon.tables.checks.calendar_ends import calendar_ends
 from flower_fedcon.tables.checks.doubled_rows import doubled_rows
 from flower_fedcon.tables.checks.frequent_row import frequent_row
 from flower_fedcon.tables.checks.in_order import in_order
 from flower_fedcon.tables.checks.intervals import unlike_intervals
+from flower_fedcon.tables.checks.multiples import multiples
 from flower_fedcon.tables.checks.near_copies import near_copies
 from flower_fedcon.tables.checks.noisy_copies import noisy_copies
 from flower_fedcon.tables.checks.odd_clusters import odd_clusters
@@ -15,6 +17,7 @@ from flower_fedcon.tables.checks.on_a_line import on_a_line
 from flower_fedcon.tables.checks.outcomes_left_out import outcomes_left_out
 from flower_fedcon.tables.checks.repeated_rows import same_rows
 from flower_fedcon.tables.checks.row_by_row import row_by_row
+from flower_fedcon.tables.checks.spans import unlike_spans
 from flower_fedcon.tables.checks.split_outcomes import split_outcomes
 from flower_fedcon.tables.checks.unlike_outcomes import by_default, empty_cells
 from flower_fedcon.tables.checks.unlike_values import unlike_values
@@ -55,6 +58,9 @@ def rows_beside_others(
         row_by_row,
         unlike_weights,
         on_a_line,
+        unlike_spans,
+        multiples,
+        calendar_ends,
     ):
         yield from (
             line for line in check(names, tables) if line.partition(" lie apart ")[0] not in known

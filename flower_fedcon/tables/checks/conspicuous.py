@@ -773,9 +773,10 @@ def _is_one(mean: float) -> bool:
 
 def never_varies(column: str, client: str, value: float, elsewhere: float) -> str:
     """Return the remark on a column of exposures or entries that has one value at a client."""
+    mean = f"{elsewhere:.4g}" if abs(elsewhere) < 1e4 else f"{elsewhere:.0f}"
     return (
-        f"column {column!r}: it is {value:g} in all rows of {client}, and {elsewhere:.4g} on "
-        f"average elsewhere: is it not known there?"
+        f"column {column!r}: it is {value:g} in all rows of {client}, and {mean} on average "
+        f"elsewhere: is it not known there?"
     )
 
 

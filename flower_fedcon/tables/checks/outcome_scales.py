@@ -43,11 +43,7 @@ def scales_of_outcomes(names: Sequence[str], tables: Sequence[Table]) -> Iterato
     if schema.entry:
         late = [table.targets[:, 2] for table in tables]
         outcomes[schema.entry] = [entries[entries > 0] for entries in late]
-        for k, (name, entries) in enumerate(zip(names, late, strict=True)):
-            others = np.concatenate([np.zeros(0), *late[:k], *late[k + 1 :]])
-            by_chance = float((others == 0).mean()) ** len(entries) if len(others) else 1.0
-            if len(entries) and not entries.any() and by_chance < _BY_CHANCE:
-                yield never_varies(schema.entry, name, 0.0, float(others.mean()))
+        yield from _one_entry(schema.entry, names, late)
     if not schema.family.labelled:
         outcomes[schema.target] = [table.targets.reshape(len(table.targets), -1)[:, 0]
                                    for table in tables]  # fmt: skip
@@ -93,6 +89,25 @@ def scales_of_outcomes(names: Sequence[str], tables: Sequence[Table]) -> Iterato
         yield from at_one or falling_exposures(target, column, y, exposures, rows)
         if not schema.exposure:
             yield from base_of_offsets(target, column, y, exposures, rows)
+
+
+def _one_entry(column: str, names: Sequence[str], each: Sequence[Array]) -> Iterator[str]:
+    """Yield the clients whose rows all begin at once: at 0, or at a time when few begin elsewhere.
+
+    >>> late = np.arange(30.0)
+    >>> [*_one_entry("diag", "abc", [late, late + 3, np.full(30, 8302.0)])]
+    ["column 'diag': it is 8302 in all rows of c, and 16 on average elsewhere: is it not known \
+there?"]
+    """
+    for k, (name, own) in enumerate(zip(names, each, strict=True)):
+        rest = [part for j, part in enumerate(each) if j != k and len(part)]
+        if not rest or not len(own) or np.ptp(own) > 0:
+            continue
+        others = np.concatenate(rest)
+        by_chance = float((others == own[0]).mean()) ** len(own)
+        varied = len(own) >= _FEW and min(len(np.unique(part)) for part in rest) >= _VARIES
+        if by_chance < _BY_CHANCE and (own[0] == 0 or varied):
+            yield never_varies(column, name, float(own[0]), float(others.mean()))
 
 
 def _exposed_alike(column: str, names: Sequence[str], each: Sequence[Array]) -> Iterator[str]:

@@ -17,6 +17,7 @@ CLEAR = 50
 """Events of a node: of fewer it may send none, by its `min_rows`."""
 ANOTHER_UNIT = "are curve_times in another unit?"
 _MANY = 20  # events: of fewer nothing is said
+_ONE_DAY = 0.5  # of censored rows
 _EACH = 10  # rows of a client with an event, and without
 _LATER, _EVERYWHERE = 0.85, 0.7  # pairs in which the event is later: of all clients, and of each
 
@@ -34,6 +35,7 @@ def stated_times(tables: Sequence[SiteRows]) -> Iterator[str]:
         return
     rows = [table.targets[table.training_rows] for table in tables]
     if not schema.entry:
+        yield from dates_as_times(schema, np.concatenate(rows))
         yield from turned_events(schema, [t[:, 0] for t in rows], [t[:, 1] > 0 for t in rows])
     every = np.concatenate(rows)
     times = every[every[:, 1] > 0, 0]
@@ -52,6 +54,44 @@ def events_by(schema: Schema, events: float, of: float) -> str:
     """Return how many events are up to the last of curve_times."""
     last = schema.curve_times[-1]
     return f"{events:g} of {of:g} events are counted up to {last:g}, the last of curve_times"
+
+
+def dates_as_times(schema: Schema, rows: Array) -> Iterator[str]:
+    """Yield the remark on times that are dates, and need an entry.
+
+    They begin further from 0 than they reach, and most censored rows have one, as the day of an
+    export. Of 15 of R's data sets of survival none begins further from 0 than a twentieth of that.
+
+    Parameters
+    ----------
+    schema : Schema
+        Without an entry.
+    rows : array, shape (m, 2 or more)
+        Times and events.
+
+    Examples
+    --------
+    >>> schema = Schema("death", {"x": "numeric"}, loss="cox", event="dead")
+    >>> seen, days = (np.arange(60) + 1) % 2, np.linspace(8469.0, 11400.0, 60)
+    >>> rows = np.column_stack([np.where(seen, days, 11504.0), seen])
+    >>> list(dates_as_times(schema, rows))
+    ["column 'death': all times are from 8469 to 11504, and 30 of 30 censored ones are 11504: are \
+they dates? Then name the column of starts as entry"]
+    >>> list(dates_as_times(schema, rows - [8000.0, 0.0]))
+    []
+    """
+    times, censored = rows[:, 0], rows[rows[:, 1] == 0, 0]
+    if len(censored) < _MANY:
+        return
+    first, last = np.quantile(times, [0.01, 0.99])
+    values, counts = np.unique(censored, return_counts=True)
+    most, day = int(counts.max()), float(values[counts.argmax()])
+    if first >= last - first and most >= _ONE_DAY * len(censored):
+        yield (
+            f"column {schema.target!r}: all times are from {times.min():.6g} to {times.max():.6g}, "
+            f"and {most} of {len(censored)} censored ones are {day:.6g}: are they dates? Then name "
+            f"the column of starts as entry"
+        )
 
 
 def turned_events(schema: Schema, times: Sequence[Array], events: Sequence[Array]) -> Iterator[str]:
