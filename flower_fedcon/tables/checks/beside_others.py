@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from flower_fedcon.tables.checks.doubled_rows import doubled_rows
+from flower_fedcon.tables.checks.equal_means import equal_means
+from flower_fedcon.tables.checks.first_rows import first_rows
+from flower_fedcon.tables.checks.follows_from import follows_from
 from flower_fedcon.tables.checks.in_order import in_order
 from flower_fedcon.tables.checks.intervals import unlike_intervals
 from flower_fedcon.tables.checks.near_copies import near_copies
@@ -49,6 +52,9 @@ def rows_beside_others(
         split_outcomes,
         in_order,
         on_a_line,
+        equal_means,
+        first_rows,
+        follows_from,
     ):
         yield from (
             line for line in check(names, tables) if line.partition(" lie apart ")[0] not in known
