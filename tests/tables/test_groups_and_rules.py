@@ -80,3 +80,32 @@ def test_a_mess_of_one_site_is_said(mess):
 def test_what_all_sites_do_is_no_mess(mess):
     spoil, _ = MESSES[mess]
     assert not list(rows_beside_others("abc", [table(spoil(rows(site))) for site in range(3)]))
+
+
+CLINICS = ["insured", "aided"]
+RULES = {  # what site b does to its visits, by insurance, aid and stays, and what is said
+    "as it is": (lambda y, one, two, stays: y, ""),
+    "unpaid": (lambda y, one, two, stays: np.where((one == "N") & (two == "N"), 0, y),
+               "columns 'insured' and 'aided': none of the 96 rows of b with "),
+    "few": (lambda y, one, two, stays: np.where((one == "N") & (two == "N") & (stays > 0), 0, y),
+            ""),
+    "counted twice": (lambda y, one, two, stays: y + 10 * stays,
+                      "column 'y': the 111 rows of b with 'stays' 1 have 10 or more, and "),
+    "more of them": (lambda y, one, two, stays: y * (1 + 10 * stays), ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rule_of_one_site_is_said(rule):
+    spoil, words = RULES[rule]
+    schema = Schema.load({"target": "y", "loss": "poisson", "features": {
+        "stays": "numeric", **dict.fromkeys(CLINICS, "categorical")}})  # fmt: skip
+    sites = []
+    for site in range(3):
+        rng = np.random.default_rng(site)
+        stays, marks = rng.poisson(0.4, 400), rng.choice(["N", "Y"], (400, 2))
+        y = rng.poisson((2 + 2 * stays) * rng.gamma(1.5, 1 / 1.5, 400))
+        y = spoil(y, *marks.T, stays) if site == 1 else y
+        sites.append(SiteRows("", schema, y.astype(float), None, stays[:, None] * 1.0, marks))
+    found = list(rows_beside_others("abc", sites))
+    assert any(words in line for line in found) == bool(words), found

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from flower_fedcon.tables.checks.doubled_rows import doubled_rows
+from flower_fedcon.tables.checks.empty_pairs import empty_pairs
 from flower_fedcon.tables.checks.equal_means import equal_means
 from flower_fedcon.tables.checks.first_rows import first_rows
 from flower_fedcon.tables.checks.follows_from import follows_from
 from flower_fedcon.tables.checks.in_order import in_order
 from flower_fedcon.tables.checks.intervals import unlike_intervals
+from flower_fedcon.tables.checks.least_counts import least_counts
 from flower_fedcon.tables.checks.near_copies import near_copies
 from flower_fedcon.tables.checks.noisy_copies import noisy_copies
 from flower_fedcon.tables.checks.odd_clusters import odd_clusters
@@ -55,6 +57,8 @@ def rows_beside_others(
         equal_means,
         first_rows,
         follows_from,
+        empty_pairs,
+        least_counts,
     ):
         yield from (
             line for line in check(names, tables) if line.partition(" lie apart ")[0] not in known
