@@ -6,9 +6,14 @@ from collections.abc import Iterator, Sequence
 
 from flower_fedcon.tables.checks.calendar_ends import calendar_ends
 from flower_fedcon.tables.checks.doubled_rows import doubled_rows
+from flower_fedcon.tables.checks.empty_pairs import empty_pairs
+from flower_fedcon.tables.checks.equal_means import equal_means
+from flower_fedcon.tables.checks.first_rows import first_rows
+from flower_fedcon.tables.checks.follows_from import follows_from
 from flower_fedcon.tables.checks.frequent_row import frequent_row
 from flower_fedcon.tables.checks.in_order import in_order
 from flower_fedcon.tables.checks.intervals import unlike_intervals
+from flower_fedcon.tables.checks.least_counts import least_counts
 from flower_fedcon.tables.checks.multiples import multiples
 from flower_fedcon.tables.checks.near_copies import near_copies
 from flower_fedcon.tables.checks.noisy_copies import noisy_copies
@@ -61,6 +66,11 @@ def rows_beside_others(
         unlike_spans,
         multiples,
         calendar_ends,
+        equal_means,
+        first_rows,
+        follows_from,
+        empty_pairs,
+        least_counts,
     ):
         yield from (
             line for line in check(names, tables) if line.partition(" lie apart ")[0] not in known

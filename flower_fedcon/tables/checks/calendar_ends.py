@@ -138,8 +138,8 @@ def _of_dates(what: str, names: Sequence[str], each: Sequence[_Ends]) -> Iterato
         if max(at, mine.share) < _SELDOM and 1 - at > _TIMES * lost and not own_end:
             odd.append(
                 f"{what}: {at:.0%} of the {len(known)} censored rows of {name} end at "
-                f"about {date:.6g}, and {min(least, 0.99):.0%} or more elsewhere: are the others lost "
-                f"there, or are starts, times or outcomes not right?"
+                f"about {date:.6g}, and {min(least, 0.99):.0%} or more elsewhere: are the others "
+                f"lost there, or are starts, times or outcomes not right?"
             )
         elif mine.after >= _LATER and max(one.after for one in rest) < mine.after / _LATER:
             odd.append(

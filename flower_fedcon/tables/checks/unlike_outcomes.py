@@ -20,11 +20,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from flower_fedcon.errors import first_few
 from flower_fedcon.tables.checks.odd_values import long_run
+from flower_fedcon.tables.schema import Schema
 from flower_fedcon.tables.site_rows import SiteRows
 from flower_fedcon.validation import Array
 
@@ -505,19 +507,8 @@ def empty_cells(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[st
     if len(tables) < 2 or not ordered or schema.sparse:
         return
     outcomes = [np.asarray(table.outcome) > 0 for table in tables]
-    columns = {
-        feature.name: [table.categories[:, j] for table in tables]
-        for j, feature in enumerate(schema.categorical)
-    }
-    for j, feature in enumerate(schema.numeric):
-        values = [table.numeric[:, j] for table in tables]
-        two = np.unique(np.concatenate(values)[~np.isnan(np.concatenate(values))])
-        if len(two) == 2:
-            columns[feature.name] = [np.where(np.isnan(v), "", v.astype(str)) for v in values]
-    what = f"a {schema.target!r} above 0" if schema.family.whole else "an event"
-    if schema.levels:
-        what = f"a {schema.target!r} above {schema.levels[0]!r}"
-    for column, each in columns.items():
+    what = what_it_is(schema)
+    for column, each in marks_of(tables).items():
         marks = np.unique(np.concatenate(each)).tolist()
         for mark in marks if len(marks) <= _MARKS else ():
             if not mark:
@@ -539,6 +530,28 @@ def empty_cells(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[st
                         f"has {what}, and elsewhere {min(shares):.0%} or more {have}: is one known "
                         f"from the other there?"
                     )
+
+
+def marks_of(tables: Sequence[SiteRows]) -> dict[str, list[np.ndarray[Any, Any]]]:
+    """Return each client's categories, and those numbers of two values, as text; "" is missing."""
+    schema = tables[0].schema
+    columns = {
+        feature.name: [table.categories[:, j] for table in tables]
+        for j, feature in enumerate(schema.categorical)
+    }
+    for j, feature in enumerate(schema.numeric):
+        values = [table.numeric[:, j] for table in tables]
+        two = np.unique(np.concatenate(values)[~np.isnan(np.concatenate(values))])
+        if len(two) == 2:
+            columns[feature.name] = [np.where(np.isnan(v), "", v.astype(str)) for v in values]
+    return columns
+
+
+def what_it_is(schema: Schema) -> str:
+    """Return what an outcome above the least one is called."""
+    if schema.levels:
+        return f"a {schema.target!r} above {schema.levels[0]!r}"
+    return f"a {schema.target!r} above 0" if schema.family.whole else "an event"
 
 
 def by_default(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[str]:
