@@ -6,10 +6,11 @@ column alone, and if its other values, and those elsewhere, are in no order. Sev
 are repeated in the same rows are as those of rows of one patient, and are not asked about.
 
 Of 1,351 federations made of R's data sets none was said to repeat values and two to number rows,
-which are years of panels that a law splits; of 3,000 simulated ones, a third of whose files are
-sorted by a column, none. Of columns that one site of those fills down in 30 % of its rows 36 % were
-found, in 60 % 46 %, of values given to two rows each 53 %, and of numbers of rows up to 50, which
-begin anew, 62 %: others have few values, or files that are sorted.
+which are years of panels that a law splits; the bounds were set with these in view. Of 4,500
+simulated ones, a third of whose files are sorted by a column, none. Of columns that one site of
+those fills down in 30 % of its rows 36 % were found, in 60 % 46 %, of values given to two rows each
+53 %, and of numbers of rows up to 50, which begin anew, 62 %: others have few values, or files that
+are sorted.
 """
 
 from __future__ import annotations

@@ -3,11 +3,12 @@
 Weights of one study have one scale: where a client divides its own by their mean, its rows count
 less, or more, than others'.
 
-Of 10,000 simulated honest federations one was said, whose lognormal weights have a mean of 1 by
-chance; they have weights of strata, of inverse probabilities, stabilised or not, lognormal, raked
-and calibrated ones, whole numbers, and means of 1 at all sites. Of weights divided by their mean at
-one site 90 % were found, the others have a mean near 1 elsewhere, and of identifiers 45 %, where
-weights have few values elsewhere. Weights that are squared or cubed are not known by these.
+Of 10,000 simulated honest federations, drawn after the bounds were set, four were said, whose
+lognormal or raked weights have a mean of 1 by chance; they have weights of strata, of inverse
+probabilities, stabilised or not, lognormal, raked and calibrated ones, whole numbers, and means of
+1 at all sites. Of weights divided by their mean at one site 90 % were found, the others have a mean
+near 1 elsewhere, and of identifiers 45 %, where weights have few values elsewhere. Weights that are
+squared or cubed are not known by these.
 """
 
 from __future__ import annotations
