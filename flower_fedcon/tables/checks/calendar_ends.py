@@ -125,7 +125,7 @@ def _of_dates(what: str, names: Sequence[str], each: Sequence[_Ends]) -> Iterato
     odd = []
     for k, (name, own) in enumerate(zip(names, each, strict=True)):
         mine, rest = told[k], [one for j, one in enumerate(told) if j != k and one is not None]
-        least = min((one.share for one in rest), default=0.0)
+        least = min((min(one.share, 0.99) for one in rest), default=0.0)
         if mine is None or least < _MOST or _coarse(own, width):
             continue
         date = float(np.median([one.at for one in rest]))
@@ -138,8 +138,8 @@ def _of_dates(what: str, names: Sequence[str], each: Sequence[_Ends]) -> Iterato
         if max(at, mine.share) < _SELDOM and 1 - at > _TIMES * lost and not own_end:
             odd.append(
                 f"{what}: {at:.0%} of the {len(known)} censored rows of {name} end at "
-                f"about {date:.6g}, and {min(least, 0.99):.0%} or more elsewhere: are the others "
-                f"lost there, or are starts, times or outcomes not right?"
+                f"about {date:.6g}, and {least:.0%} or more elsewhere: are the others lost "
+                f"there, or are starts, times or outcomes not right?"
             )
         elif mine.after >= _LATER and max(one.after for one in rest) < mine.after / _LATER:
             odd.append(
