@@ -3,7 +3,8 @@
 A column that is normed, or centred, within clusters or within the levels of a category has one mean
 in each. Means of m rows with standard deviation s differ by s / sqrt(m) at least, so the chance
 that all are as near to each other as they are is known; with two levels it is not small enough,
-and there it is also asked whether the levels' difference is elsewhere beyond chance.
+and there it is also asked whether the levels' difference is elsewhere beyond chance. Of clusters
+the chance must be one in a million, of levels one in a thousand for all that are looked at.
 
 Of 3,863 federations made of R's data sets none was said, of 2,721 with clusters none, and none of
 4,000 simulated ones. Of columns centred at one of two to six clients of 40 to 600 rows within

@@ -3,7 +3,8 @@
 An index has the value 1 (or 100) in the first year of each cluster, and a change from the start 0.
 
 Of 2,721 federations made of R's data sets with clusters none was said, and none of 4,000 simulated
-ones, of which half have clusters.
+ones, of which half have clusters. By the chance 7 clusters are enough if a tenth of them elsewhere
+begin with one value, and 21 if half do.
 """
 
 from __future__ import annotations
