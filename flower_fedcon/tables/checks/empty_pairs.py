@@ -8,7 +8,7 @@ this would be once in a million cases.
 With the least share 0.7 that needs 12 runs of such rows, with 0.3 39: rows next to each other count
 once, as they may be of one patient. Of 2,782 federations made of R's data sets 2 were said, in one
 set, a design; of the same in mixed order, which hides patients and schools, 22 in 12 sets. Of 3,000
-simulated ones, of which a third have categories and such outcomes, none.
+simulated ones, of which about a third have categories and such outcomes, none.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 A column that is normed, or centred, within clusters or within the levels of a category has one mean
 in each. Means of m rows with standard deviation s differ by s / sqrt(m) at least, so the chance
 that all are as near to each other as they are is known; with two levels it is not small enough,
-and there it is also asked whether the levels' difference is elsewhere beyond chance.
+and there it is also asked whether the levels' difference is elsewhere beyond chance. Of clusters
+the chance must be one in a million, of levels one in a thousand for all that are looked at.
 
 Of 3,863 federations made of R's data sets none was said, of 2,721 with clusters none, and none of
 4,000 simulated ones. Of columns centred at one of two to six clients of 40 to 600 rows within
@@ -40,7 +41,6 @@ class _Means(NamedTuple):
     means: Array
     errors: Array
     apart: float  # the greatest distance of one from their mean
-    own: bool  # whether groups have values of their own
 
 
 def equal_means(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[str]:
@@ -58,19 +58,28 @@ def equal_means(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[st
         return
     numbers = [numbers_of(table) for table in tables]
     by_category: dict[str, list[list[Array]]] = {}
-    for (category, _), each in flags_of(tables, numbers).items():
+    flags = flags_of(tables, numbers)
+    for (category, _), each in flags.items():
         by_category.setdefault(category, []).append(each)
     columns = [name for name in numbers[0] if not (schema.event and name == schema.target)]
+    if not columns:
+        return
+    apart = [
+        _differences([one[column] for column in columns], [each[k] for each in flags.values()])
+        for k, one in enumerate(numbers)
+    ]
     looks = max(len(columns) * len(by_category) * len(tables), 1)
-    for column in columns:
+    for place, column in enumerate(columns):
         values = [one[column] for one in numbers]
         steps = [last_digit(own) for own in values]
         if schema.cluster and all(table.clusters is not None for table in tables):
             clusters = [np.asarray(table.clusters) for table in tables]
-            told = [_means(*pair) for pair in zip(values, clusters, strict=True)]
-            yield from _of_clusters(column, schema.cluster, names, told, steps)
+            yield from _of_clusters(column, schema.cluster, names, values, clusters, steps)
+        near = [np.abs(own[place]) <= _STEPS * step for own, step in zip(apart, steps, strict=True)]
         for category, levels in by_category.items():
-            if category != column:
+            these = [name == category for name, _ in flags]
+            several = max(len(levels) - 1, 1)
+            if category != column and any(own[these].sum() >= several for own in near):
                 yield from _of_levels(column, category, names, values, levels, steps, looks)
 
 
@@ -89,9 +98,7 @@ def _means(values: Array, groups: Array) -> _Means | None:
         return None
     center = np.average(means[used], weights=rows[used])
     apart = float(np.abs(means[used] - center).max())
-    return _Means(
-        means[used], spread[used] / np.sqrt(rows[used]), apart, shared(values, groups) <= OWN
-    )
+    return _Means(means[used], spread[used] / np.sqrt(rows[used]), apart)
 
 
 def shared(values: Array, groups: Array) -> float:
@@ -100,6 +107,7 @@ def shared(values: Array, groups: Array) -> float:
     >>> shared(np.array([1.0, 2.0, 1.0, 3.0]), np.array([0, 0, 1, 1]))
     0.5
     """
+    values, groups = values[~np.isnan(values)], groups[~np.isnan(values)]
     kinds, groups_of = np.unique(
         np.unique(np.column_stack([values, groups]), axis=0)[:, 0], return_counts=True
     )
@@ -120,19 +128,20 @@ def last_digit(values: Array) -> float:
 
 
 def _of_clusters(
-    column: str, cluster: str, names: Sequence[str], told: Sequence[_Means | None],
-    steps: Sequence[float],
+    column: str, cluster: str, names: Sequence[str], values: Sequence[Array],
+    clusters: Sequence[Array], steps: Sequence[float],
 ) -> Iterator[str]:  # fmt: skip
+    told = [_means(*pair) for pair in zip(values, clusters, strict=True)]
     alike = [own is not None and _by_chance(own) < _NEVER and own.apart <= _STEPS * step
              for own, step in zip(told, steps, strict=True)]  # fmt: skip
     rest = [own for own, is_so in zip(told, alike, strict=True) if own and not is_so]
     if not rest or min(_if_alike(own) for own in rest) > _APART:
         return
-    for name, own, is_so, step in zip(names, told, alike, steps, strict=True):
-        if own is not None and is_so and own.own:
-            mean = round(float(own.means.mean()) / step) * step + 0.0
+    for k, own in enumerate(told):
+        if own is not None and alike[k] and shared(values[k], clusters[k]) <= OWN:
+            mean = round(float(own.means.mean()) / steps[k]) * steps[k] + 0.0
             yield (
-                f"column {column!r}: its means in the {len(own.means)} clusters of {name} with "
+                f"column {column!r}: its means in the {len(own.means)} clusters of {names[k]} with "
                 f"several rows are all {mean:.5g}, and elsewhere they differ: is it "
                 f"centred or normed within {cluster!r} there?"
             )
@@ -152,6 +161,19 @@ def _if_alike(own: _Means) -> float:
     size = own.errors**-2
     center = float(size @ own.means / size.sum())
     return float(chi2.logsf(float(size @ (own.means - center) ** 2), len(size) - 1))
+
+
+def _differences(values: Sequence[Array], flags: Sequence[Array]) -> Array:
+    """Return for each column and level the difference of means of rows with it and without."""
+    columns = np.column_stack(values)
+    levels = np.array(flags).reshape(len(flags), len(columns)).T
+    known = (~np.isnan(columns)).astype(float)
+    filled = np.where(known > 0, columns, 0.0)
+    sides = [(levels == side).astype(float) for side in (1, 0)]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        means = [(filled.T @ side) / (known.T @ side) for side in sides]
+    apart: Array = means[0] - means[1]
+    return apart
 
 
 class _Apart(NamedTuple):

@@ -8,6 +8,8 @@ if each is with the share at the client where it is nearest to that.
 Of 1,351 federations made of R's data sets 2 were said, where sites are choices or designs, of 2,504
 others, by other columns and in mixed order, 3 in 2 sets, of rows of studies; of 2,721 with clusters
 13 in 4 sets, as where the column of sites is a part of the rule; of 7,000 simulated ones none.
+By the second chance 20 rows more than values are enough where half of the rows elsewhere have the
+commonest values, and 131 where nine tenths have; neighbours that are alike count once.
 """
 
 from __future__ import annotations
