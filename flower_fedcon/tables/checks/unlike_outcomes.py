@@ -35,6 +35,7 @@ FEW = 20
 _EVEN = 0.2  # Kolmogorov's distance, times sqrt(rows)
 _CHANCE = 1e-4
 _RISES, _LEVEL, _SURE = 0.7, 0.25, 5.0  # slopes by exposures; standard errors between them
+_TREND = 2.0  # standard errors
 _BASE = 0.1  # of ln 10: a slope so near it is one of logarithms of base 10
 _VARIED = 0.3  # the standard deviation of logarithms of exposures; see `falling_exposures`
 _DESCEND, _HIGHER = 0.2, math.log(2.0)  # steps elsewhere; the level of sums beside the others'
@@ -557,8 +558,10 @@ def what_it_is(schema: Schema) -> str:
 def by_default(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[str]:
     """Yield the client whose file ends with a long run of one outcome, where all others' alternate.
 
-    They may not be known yet. Of 1,709 columns of R's data sets with two to six values, each a
-    file, 3 end so, as files do that are sorted in part.
+    They may not be known yet. Where this outcome already becomes more frequent in the rows before,
+    files are sorted by what tells it, and nothing is asked: of 1,565 simulated federations, a third
+    of whose files are sorted so, 1 is said. Of 1,709 columns of R's data sets with two to six
+    values, each a file, 3 end so, as files do that are sorted in part.
     """
     schema = tables[0].schema
     if len(tables) < 2 or not (schema.event or schema.family.labelled):
@@ -571,12 +574,28 @@ def by_default(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[str
     if len(found) != 1 or found[0][1][1] != len(tables[found[0][0]].targets) - 1:
         return
     k, run = found[0]
+    if _becomes_frequent(np.asarray(tables[k].outcome, dtype=float), run[0]):
+        return
     first, last = tables[k].numbers_of(np.array(run)).tolist()
     yield (
         f"column {schema.event or schema.target!r}: rows {first} to {last} of {names[k]} all have "
         f"one outcome, and elsewhere outcomes change from row to row: are they known there, or a "
         f"default?"
     )
+
+
+def _becomes_frequent(outcome: Array, first: int) -> bool:
+    """Return whether the outcome of a run is the more frequent in the rows before, the later.
+
+    >>> y = np.array([0.0, 1.0] * 8 + [1.0] * 20)
+    >>> _becomes_frequent(y, 16), _becomes_frequent(np.r_[np.zeros(12), y], 28)
+    (False, True)
+    """
+    before = (outcome[:first] == outcome[first]).astype(float)
+    if len(before) < 3 or before.min() == before.max():
+        return False
+    together = float(np.corrcoef(before, np.arange(len(before)))[0, 1])
+    return together * math.sqrt(len(before)) > _TREND
 
 
 def _none(mean: Array) -> Array:
