@@ -82,6 +82,27 @@ def test_what_all_sites_do_is_no_mess(mess):
     assert not list(rows_beside_others("abc", [table(spoil(rows(site))) for site in range(3)]))
 
 
+@pytest.mark.parametrize(
+    ("turned", "said"),
+    [
+        (SCHOOLS, "columns 'year' and 'score': within 'school' one falls with the other at b"),
+        (2, ""),  # of a few schools alone, with large values
+    ],
+)
+def test_years_that_are_counted_backwards_within_schools(turned, said):
+    """Between schools year and score go together in no way."""
+    sites = []
+    for site in range(3):
+        d = rows(site)
+        d["score"] = (d["year"] + 20.0 * (d["school"] % 4)).round(2) + d["rate"]
+        if site == 1:
+            odd = d["school"] < turned
+            d.loc[odd, "year"] = (YEARS - d["year"]) * (9 if turned < SCHOOLS else 1)
+        sites.append(table(d))
+    found = [line for line in rows_beside_others("abc", sites) if "counted backwards" in line]
+    assert [said in line for line in found] == [True] * bool(said), found
+
+
 CLINICS = ["insured", "aided"]
 RULES = {  # what site b does to its visits, by insurance, aid and stays, and what is said
     "as it is": (lambda y, one, two, stays: y, ""),

@@ -24,6 +24,7 @@ from flower_fedcon.tables.checks.repeated_rows import same_rows
 from flower_fedcon.tables.checks.row_by_row import row_by_row
 from flower_fedcon.tables.checks.spans import unlike_spans
 from flower_fedcon.tables.checks.split_outcomes import split_outcomes
+from flower_fedcon.tables.checks.turned_within import turned_within
 from flower_fedcon.tables.checks.unlike_outcomes import by_default, empty_cells
 from flower_fedcon.tables.checks.unlike_values import unlike_values
 from flower_fedcon.tables.checks.unlike_weights import unlike_weights
@@ -51,6 +52,7 @@ def rows_beside_others(
         noisy_copies,
         odd_clusters,
         within_clusters,
+        turned_within,
         unlike_intervals,
         doubled_rows,
         frequent_row,
