@@ -94,10 +94,12 @@ def test_years_that_are_counted_backwards_within_schools(turned, said):
     sites = []
     for site in range(3):
         d = rows(site)
+        d["year"] = d["year"].astype(float)
         d["score"] = (d["year"] + 20.0 * (d["school"] % 4)).round(2) + d["rate"]
         if site == 1:
             odd = d["school"] < turned
-            d.loc[odd, "year"] = (YEARS - d["year"]) * (9 if turned < SCHOOLS else 1)
+            far = 9 if turned < SCHOOLS else 1
+            d.loc[odd, ["year", "score"]] = far * np.c_[YEARS - d["year"], d["score"]][odd]
         sites.append(table(d))
     found = [line for line in rows_beside_others("abc", sites) if "counted backwards" in line]
     assert [said in line for line in found] == [True] * bool(said), found
