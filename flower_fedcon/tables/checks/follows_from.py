@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from flower_fedcon.tables.checks.odd_values import numbers_of
+from flower_fedcon.tables.checks.odd_values import all_columns
 from flower_fedcon.tables.site_rows import SiteRows
 from flower_fedcon.validation import Array
 
@@ -93,20 +93,15 @@ def _coded(tables: Sequence[SiteRows]) -> tuple[list[str], list[Array]]:
     Missing ones are -1. Outcomes that are levels, or times, are left out.
     """
     schema = tables[0].schema
-    numbers = [numbers_of(table) for table in tables]
+    columns = all_columns(tables)
     ends = np.cumsum([len(table.targets) for table in tables])[:-1]
-    names = [name for name in numbers[0] if not (schema.event and name == schema.target)]
-    coded = []
+    names = [name for name in columns[0] if not (schema.event and name == schema.target)]
+    codes = []
     for name in names:
-        values = np.concatenate([one[name] for one in numbers])
+        values = np.concatenate([one[name] for one in columns])
         own = np.unique(values, return_inverse=True)[1].reshape(-1)
-        coded.append(np.where(np.isnan(values), -1, own))
-    for j, feature in enumerate(schema.categorical):
-        marks = np.concatenate([table.categories[:, j] for table in tables])
-        own = np.unique(marks, return_inverse=True)[1].reshape(-1)
-        coded.append(np.where(marks == "", -1, own))
-        names.append(feature.name)
-    return names, np.split(np.column_stack(coded), ends)
+        codes.append(np.where(np.isnan(values), -1, own))
+    return names, np.split(np.column_stack(codes), ends)
 
 
 def _alike(rows: Array, cause: int) -> Iterator[int]:

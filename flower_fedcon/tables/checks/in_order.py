@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from flower_fedcon.tables.checks.odd_values import numbers_of
+from flower_fedcon.tables.checks.odd_values import all_columns
 from flower_fedcon.tables.checks.within_clusters import varying
 from flower_fedcon.tables.site_rows import SiteRows
 from flower_fedcon.validation import Array
@@ -42,12 +42,7 @@ def in_order(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[str]:
     cells = sum(len(table.targets) for table in tables) * len(schema.columns)
     if len(tables) < 2 or schema.sparse or cells > _WORK:
         return
-    columns = [numbers_of(table) for table in tables]
-    for j, feature in enumerate(schema.categorical):
-        marks = np.unique(np.concatenate([table.categories[:, j] for table in tables]))
-        for one, table in zip(columns, tables, strict=True):
-            own = np.searchsorted(marks, table.categories[:, j]).astype(float)
-            one[feature.name] = np.where(table.categories[:, j] == "", np.nan, own)
+    columns = all_columns(tables)
     clustered = all(table.clusters is not None for table in tables)
     for column in schema.names:
         values = [one[column] for one in columns]

@@ -414,6 +414,18 @@ def numbers_of(table: SiteRows) -> dict[str, Array]:
     return columns
 
 
+def all_columns(tables: Sequence[SiteRows]) -> list[dict[str, Array]]:
+    """Return the same with categories as numbers from 0, alike at all clients; NaN without one."""
+    columns = [numbers_of(table) for table in tables]
+    for j, feature in enumerate(tables[0].schema.categorical):
+        kinds = np.unique(np.concatenate([table.categories[:, j] for table in tables]))
+        for own, table in zip(columns, tables, strict=True):
+            marks = table.categories[:, j]
+            codes = np.searchsorted(kinds, marks).astype(np.float64)
+            own[feature.name] = np.where(marks == "", np.nan, codes)
+    return columns
+
+
 def _without_totals(columns: dict[str, Array]) -> dict[str, Array]:
     """Return columns without the numbers of a last row of totals."""
     if not any(len(values) for values in columns.values()) or not [*totals(columns)]:
@@ -427,7 +439,13 @@ def _rounded(values: Array) -> Array:
     >>> _rounded(np.exp(np.log(np.array([0.3, 7.0])))).tolist()
     [0.3, 7.0]
     """
-    return np.array([float(f"{value:.12g}") for value in values.tolist()])
+    with np.errstate(divide="ignore"):
+        places = 11.0 - np.floor(np.log10(np.abs(values)))
+    plain = (places >= 0) & (places <= 22)  # powers of ten that are numbers
+    power = 10.0 ** np.where(plain, places, 0.0)
+    found: Array = np.rint(values * power) / power
+    found[~plain] = [float(f"{value:.12g}") for value in values[~plain].tolist()]
+    return found
 
 
 def _negative_codes(rows: Mapping[float, int]) -> Iterator[float]:

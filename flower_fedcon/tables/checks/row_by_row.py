@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flower_fedcon.tables.checks.doubled_rows import neighbours_alike, tail
-from flower_fedcon.tables.checks.odd_values import numbers_of
+from flower_fedcon.tables.checks.odd_values import all_columns
 from flower_fedcon.tables.checks.repeated_rows import pairs_of
 from flower_fedcon.tables.site_rows import SiteRows
 from flower_fedcon.validation import Array
@@ -64,8 +64,10 @@ def row_by_row(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[str
     schema, rows = tables[0].schema, sum(len(table.targets) for table in tables)
     if len(tables) < 2 or schema.sparse or schema.cluster or rows * len(schema.columns) > _CELLS:
         return
-    each = [_columns(table) for table in tables]
-    for column in numbers_of(tables[0].of_rows(np.arange(1))):
+    columns = all_columns(tables)
+    numbers = columns[0].keys() - {feature.name for feature in schema.categorical}
+    each = [_told(own) for own in columns]
+    for column in (name for name in columns[0] if name in numbers):
         for k, name in enumerate(names):
             own = each[k].get(column)
             if own is None or not (_is_repeated(column, each[k]) or own.ones >= _NUMBERS):
@@ -111,12 +113,9 @@ def _only_here(own: _Column, elsewhere: float) -> bool:
     return tail(equal, own.pairs, share) < math.log(_BY_CHANCE)
 
 
-def _columns(table: SiteRows) -> dict[str, _Column]:
+def _told(columns: dict[str, Array]) -> dict[str, _Column]:
     """Return what is known of a client's columns, without those of few values or one."""
-    columns, told = numbers_of(table), {}
-    for feature, marks in zip(table.schema.categorical, table.categories.T, strict=True):
-        codes = np.unique(marks, return_inverse=True)[1].ravel()
-        columns[feature.name] = np.where(marks == "", np.nan, codes)
+    told = {}
     for name, values in columns.items():
         known = values[~np.isnan(values)]
         distinct, codes, counts = np.unique(known, return_inverse=True, return_counts=True)
