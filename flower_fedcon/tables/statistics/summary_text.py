@@ -117,7 +117,7 @@ def estimates_table(
     )  # fmt: skip
     cells, of_columns = [], True  # before the intercept, and what comes after it
     for name, value, error, z, p, interval in rows:
-        shown = [_number(value), _number(error), "" if z != z else f"{z:.3f}", p_in_words(p)]
+        shown = [_number(value), _number(error), _ratio_to_error(z), p_in_words(p)]
         of_columns = of_columns and not name.startswith(INTERCEPT)
         effect = ratio and of_columns
         logs = [value, *interval]
@@ -131,6 +131,17 @@ def estimates_table(
         "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip()
         for row in [["", *head], *cells]
     ]
+
+
+def _ratio_to_error(z: float) -> str:
+    """Return a z or t with three decimals, or its first digits if it has many.
+
+    >>> _ratio_to_error(2.5), _ratio_to_error(1.77e31), _ratio_to_error(math.nan)
+    ('2.500', '1.77e+31', '')
+    """
+    if math.isnan(z):
+        return ""
+    return f"{z:.3f}" if abs(z) < 1e6 else f"{z:.4g}"
 
 
 def _number(value: float) -> str:
