@@ -132,3 +132,12 @@ def test_a_rule_of_one_site_is_said(rule):
         sites.append(SiteRows("", schema, y.astype(float), None, stays[:, None] * 1.0, marks))
     found = list(rows_beside_others("abc", sites))
     assert any(words in line for line in found) == bool(words), found
+
+
+def test_numbers_whose_squares_are_no_numbers_end_no_check():
+    """In their own units they are 1e-200; dates and doses may be so by mistake."""
+    sites = []
+    for site, size in enumerate((1.0, 1.0, 1e-200)):
+        d = rows(site)
+        sites.append(table(d.assign(score=d["score"] * size, rate=d["rate"] * size)))
+    assert all(isinstance(line, str) for line in rows_beside_others("abc", sites))

@@ -127,3 +127,15 @@ def test_predictions_are_least_squares_of_the_other_sites_ranks():
         there = predicted.elsewhere(change, prediction)
         adjusted = 1 - (1 - r * r) * 2 * N / (2 * N - len(prediction))
         assert there == pytest.approx(math.sqrt(max(0, adjusted)))
+
+
+@pytest.mark.parametrize("levels", [2, 400])
+def test_classes_and_one_category_have_no_relations(levels, tmp_path):
+    """Without numbers, and with more levels than are compared."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"c": rng.integers(0, levels, 240).astype(str),
+                          "y": rng.choice(["u", "v", "w"], 240)})  # fmt: skip
+    schema = {"target": "y", "classes": ["u", "v", "w"], "features": {"c": "categorical"}}
+    made = tables(data=deal(tmp_path, frame), schema=schema)
+    assert "correlation" not in " ".join(made.preparation.remarks)
+    assert made.preparation.names

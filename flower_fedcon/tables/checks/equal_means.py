@@ -214,6 +214,8 @@ def _apart(values: Array, flag: Array, step: float) -> _Apart | None:
         return None
     per_row = math.sqrt(sum(1 / len(side) for side in sides))
     error = math.sqrt(sum(float(side.var(ddof=1)) / len(side) for side in sides))
+    if not error > 0:
+        return None  # of numbers whose squares are 0
     by = float(sides[0].mean() - sides[1].mean())
     return _Apart(by, error, step * per_row / math.sqrt(12))
 
@@ -224,7 +226,7 @@ def _at_zero(own: _Apart, rest: Sequence[_Apart]) -> float:
     between = float(by.std(ddof=1)) if len(by) > 1 else abs(float(by[0])) / 2
     error = math.hypot(own.error, between, max(one.error for one in rest))
     near = 2 * max(abs(own.by), own.rounding) / (math.sqrt(2 * math.pi) * own.error)
-    return math.log(min(near, 1.0)) - min(abs(float(by.mean())) / error, _FAR) ** 2 / 2
+    return math.log(min(max(near, 1e-300), 1.0)) - min(abs(float(by.mean())) / error, _FAR) ** 2 / 2
 
 
 def _own_values(values: Array, flags: Sequence[Array]) -> bool:

@@ -32,6 +32,7 @@ _RATIO = 12  # ratios of whole numbers up to it are others' slopes than regressi
 _DAYS = 30.4375, 365.25
 _DIGITS = 9  # with more a column is not rounded
 _EXACT = 1e-9  # of the range: of a column that is not rounded
+_LARGEST = 1e100  # whose squares are numbers
 _WORK = 1e9  # rows times lines times pairs of columns: of more nothing is sought
 
 
@@ -127,12 +128,14 @@ def _line(x: Array, y: Array) -> tuple[Array, float, int] | None:
     """Return the line that most rows lie on, how near they are, and how many; None without one."""
     if len(x) < _FEW or min(len(np.unique(x)), len(np.unique(y))) < _KINDS:
         return None
+    if max(np.abs(x).max(), np.abs(y).max()) > _LARGEST:
+        return None
     unit, spread = _unit(y), float(np.subtract(*np.quantile(y, [0.75, 0.25])))
     within = 0.501 * unit if unit else _EXACT * float(np.ptp(y))
     if unit >= 1 or 2 * within > _FINE * spread:
         return None
     a, b = np.random.default_rng(0).integers(0, len(x), (2, _LINES))
-    far = np.abs(x[a] - x[b]) >= x.std() / 2
+    far = (np.abs(x[a] - x[b]) >= x.std() / 2) & (x[a] != x[b])
     a, b = a[far], b[far]
     slope = (y[a] - y[b]) / (x[a] - x[b])
     start = y[a] - slope * x[a]

@@ -238,10 +238,17 @@ def agreement(sums: Sequence[SiteSums]) -> Array:
     """Return for each pair of clients how far their effects agree; see the module."""
     own = h_and_J(sums, sizes_of(sums))
     h = np.array([one[0] for one in own])
-    pairs: Array = h @ np.linalg.solve(
-        np.eye(h.shape[1]) + np.sum([one[1] for one in own], axis=0), h.T
-    )
+    whole = np.eye(h.shape[1]) + np.sum([one[1] for one in own], axis=0)
+    pairs: Array = h @ _solved(whole, h.T)
     return pairs
+
+
+def _solved(matrix: Array, right: Array) -> Array:
+    """Return the solution, or zeros, which tell nothing, where rounding has left no rank."""
+    try:
+        return np.asarray(np.linalg.solve(matrix, right))
+    except np.linalg.LinAlgError:
+        return np.zeros_like(right)
 
 
 def sizes_of(sums: Sequence[SiteSums]) -> Array:
@@ -259,7 +266,7 @@ def h_and_J(sums: Sequence[SiteSums], sizes: Array) -> list[tuple[Array, Array]]
     for one in sums:
         scaled = one.information * inverse * inverse[:, None]
         both = np.column_stack([one.score * inverse, scaled])
-        solved = np.linalg.solve(np.eye(len(sizes)) + TAU**2 * scaled, both)
+        solved = _solved(np.eye(len(sizes)) + TAU**2 * scaled, both)
         found.append((solved[:, 0], solved[:, 1:]))
     return found
 

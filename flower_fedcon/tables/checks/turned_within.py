@@ -81,8 +81,8 @@ def _within(values: Array, codes: Array) -> tuple[Array, Array]:
     sums = np.stack([np.bincount(codes, own) for own in np.nan_to_num(values).T], axis=1)
     means = sums / np.maximum(rows, 1.0)
     inside = np.where(known > 0, values - means[codes], 0.0)
-    squares = (inside**2).T @ known
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        squares = (inside**2).T @ known
         together = (inside.T @ inside) / np.sqrt(squares * squares.T)
     return np.nan_to_num(together), known.T @ known - len(rows)
 

@@ -177,7 +177,7 @@ def copied(names: Sequence[str], about: Columns) -> Iterator[str]:
         if about.n[k] < FEW or not rest:
             continue
         own = about.rows.each[k] if about.rows else np.zeros((0, max(places, default=0) + 1))
-        many = np.array([len(np.unique(own[:, place])) >= _MANY for place in places])
+        many = np.array([len(np.unique(own[:, place])) >= _MANY for place in places], dtype=bool)
         alike = (each[k] >= _COPY) & (np.max(rest, axis=0) < _NO_COPY) & many & many[:, None]
         for i, j in zip(*np.nonzero(np.triu(alike, 1)), strict=True):
             elsewhere = max(float(own[i, j]) for own in rest)
@@ -248,6 +248,8 @@ def columns_of(tables: Sequence[SiteRows]) -> Columns | None:
     if not schema.family.several:
         fixed.add(len(called))
         add(schema.target, [_outcome(table) for table in tables])
+    if not called:
+        return None  # as of classes and a category of very many levels
     each = [np.concatenate(part, axis=1) for part in parts]
     each = [own - own.mean(axis=0) for own in each]
     groups = [
