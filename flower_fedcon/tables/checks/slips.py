@@ -313,7 +313,7 @@ def _exchanged(x: Array, mx: float, sx: float, y: Array, my: float, sy: float) -
     apart = np.array([(my - mx) / sx, (mx - my) / sy])
     if np.abs(apart).max() < _UNLIKE:
         return {}
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
         z = np.stack([(x - mx) / sx, (y - my) / sy])
         turned = np.stack([(y - mx) / sx, (x - my) / sy])
         far = ((np.abs(z) > _FAR) & (np.abs(turned) < _NEAR)).all(axis=0)
