@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from flower_fedcon.tables.checks.comparable import comparable
 from flower_fedcon.tables.checks.odd_values import numbers_of
 from flower_fedcon.tables.site_rows import SiteRows
 from flower_fedcon.validation import Array
@@ -38,7 +39,6 @@ _TIMES = 10.0  # as many are lost there as at any other client, of their number
 _LATER = 10  # events after the date at which censored rows end, and times as many as elsewhere
 _NEVER = 1e-6  # the chance of no event in the last stretch
 _SAMPLE = 300  # rows of a client by which a column and its unit are sought
-_WORK = 2e7  # cells: of more nothing is sought
 
 
 class _Ends(NamedTuple):
@@ -64,9 +64,7 @@ def calendar_ends(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[
         Rows of one schema.
     """
     schema = tables[0].schema
-    if len(tables) < 2 or not schema.event or schema.sparse:
-        return
-    if sum(len(table.targets) for table in tables) * len(schema.columns) > _WORK:
+    if not schema.event or not comparable(tables):
         return
     rows = [table.targets for table in tables]
     late = [own[:, 2] if schema.entry else np.zeros(len(own)) for own in rows]

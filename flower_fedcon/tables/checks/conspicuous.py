@@ -30,11 +30,7 @@ NOTHING_TOLD = (
 )
 _FACTOR = 100.0  # scales that differ by this factor are in different units
 _ALIKE = 6.0  # and by this factor, if spread and mean differ by nearly the same
-_LEAST, _OFF, _TIMES_SD = (
-    3.5,
-    0.25,
-    3.0,
-)  # of exposures, if rates differ by as much; see `of_levels`
+_LEAST, _OFF, _TIMES_SD = 3.5, 0.25, 3.0  # of exposures, if rates differ by as much: `of_levels`
 _APART = 1.5  # and by this factor, if values lie far apart compared with their spread
 _SHIFTED = 2.0  # times both spreads: outcomes of another kind
 _LOGS = ("log", "log1p")

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from flower_fedcon.tables.checks.comparable import comparable
 from flower_fedcon.tables.checks.odd_values import numbers_of
 from flower_fedcon.tables.checks.split_outcomes import flags_of
 from flower_fedcon.tables.site_rows import SiteRows
@@ -34,7 +35,6 @@ _DIGITS = 9  # decimals: of more a value is not rounded
 _FAR = 3.0  # standard deviations between the differences of clients: no more is counted
 _OF_ALL = math.log(1e-3)  # the chance that any of the differences looked at is so near to 0
 _APART = math.log(1e-3)  # the chance of the others' means, if they were alike
-_WORK = 2e7  # cells: of more nothing is sought
 
 
 class _Means(NamedTuple):
@@ -53,8 +53,7 @@ def equal_means(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[st
         Rows of one schema.
     """
     schema = tables[0].schema
-    width, rows = len(schema.columns), sum(len(table.targets) for table in tables)
-    if len(tables) < 2 or schema.sparse or width * rows > _WORK:
+    if not comparable(tables):
         return
     numbers = [numbers_of(table) for table in tables]
     by_category: dict[str, list[list[Array]]] = {}

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from flower_fedcon.tables.checks.comparable import comparable
 from flower_fedcon.tables.checks.equal_means import OWN, shared
 from flower_fedcon.tables.checks.odd_values import numbers_of
 from flower_fedcon.tables.site_rows import SiteRows
@@ -23,7 +24,6 @@ from flower_fedcon.validation import Array
 _SEVERAL = 5  # clusters with two rows or more
 _NEVER = math.log(1e-6)
 _MIXED = 0.5  # of the clusters elsewhere: with more a column may begin there so, too
-_WORK = 2e7  # cells: of more nothing is sought
 
 
 class _Firsts(NamedTuple):
@@ -43,11 +43,7 @@ def first_rows(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[str
     tables : sequence of SiteRows
         Rows of one schema.
     """
-    schema = tables[0].schema
-    cells = sum(len(table.targets) for table in tables) * len(schema.columns)
-    if len(tables) < 2 or schema.sparse or cells > _WORK:
-        return
-    if any(table.clusters is None for table in tables):
+    if not comparable(tables) or any(table.clusters is None for table in tables):
         return
     numbers = [numbers_of(table) for table in tables]
     for column in numbers[0]:

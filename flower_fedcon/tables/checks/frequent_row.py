@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from flower_fedcon.tables.checks.comparable import comparable
 from flower_fedcon.tables.checks.doubled_rows import neighbours_alike, tail
 from flower_fedcon.tables.checks.repeated_rows import coded_columns, pasted
 from flower_fedcon.tables.site_rows import SiteRows
@@ -22,7 +23,6 @@ _FEW, _LEAST, _SHARE = 20, 10, 0.05  # rows of a client; those that are alike, a
 _NEXT, _TIMES = 4.0, 4.0  # the next most frequent row here; the share of any elsewhere
 _BY_CHANCE = 1e-6
 _COLUMNS = 3  # of several values, with the outcome: of fewer one row is often frequent
-_CELLS = 2e7  # of more nothing is sought
 
 
 def frequent_row(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[str]:
@@ -37,8 +37,7 @@ def frequent_row(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[s
     tables : sequence of SiteRows
         Rows of one schema.
     """
-    schema, rows = tables[0].schema, sum(len(table.targets) for table in tables)
-    if len(tables) < 2 or schema.sparse or rows * len(schema.columns) > _CELLS:
+    if not comparable(tables):
         return
     keys = [_keys(table) for table in tables]
     told = [np.unique(own, return_counts=True) for own in keys]

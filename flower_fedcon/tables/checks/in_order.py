@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from flower_fedcon.tables.checks.comparable import comparable
 from flower_fedcon.tables.checks.odd_values import all_columns
 from flower_fedcon.tables.checks.within_clusters import varying
 from flower_fedcon.tables.site_rows import SiteRows
@@ -26,7 +27,6 @@ _NEVER = 1e-6  # the chance of such an order, by the shares elsewhere
 _MIXED = 0.5  # of the rows that would be alike in any order: with fewer elsewhere has an order
 _MOST, _FEW = 0.5, 0.1  # shares of clusters within which a column varies: elsewhere, and there
 _SEVERAL, _OF = 3, 10  # clusters of a client, and of all others
-_WORK = 2e7  # cells: of more nothing is sought
 
 
 def in_order(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[str]:
@@ -39,8 +39,7 @@ def in_order(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[str]:
         Rows of one schema.
     """
     schema = tables[0].schema
-    cells = sum(len(table.targets) for table in tables) * len(schema.columns)
-    if len(tables) < 2 or schema.sparse or cells > _WORK:
+    if not comparable(tables):
         return
     columns = all_columns(tables)
     clustered = all(table.clusters is not None for table in tables)

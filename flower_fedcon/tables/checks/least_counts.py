@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from flower_fedcon.tables.checks.comparable import comparable
 from flower_fedcon.tables.checks.odd_values import numbers_of
 from flower_fedcon.tables.site_rows import SiteRows
 from flower_fedcon.validation import Array
@@ -27,7 +28,6 @@ _FEW = 20  # rows of a category, of others: with fewer nothing is said
 _KINDS = 12  # categories, or different numbers: of more nothing is sought
 _LEAST = 0.1  # the share of others below: sites differ in rare ones by more than chance
 _NEVER = math.log(1e-6)
-_WORK = 2e7  # cells: of more nothing is sought
 
 
 def least_counts(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[str]:
@@ -40,8 +40,7 @@ def least_counts(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[s
         Rows of one schema.
     """
     schema = tables[0].schema
-    cells = sum(len(table.targets) for table in tables) * len(schema.columns)
-    if len(tables) < 2 or schema.sparse or not schema.family.whole or cells > _WORK:
+    if not schema.family.whole or not comparable(tables):
         return
     if any(table.offset is not None for table in tables):
         return  # counts of large exposures begin far above 0

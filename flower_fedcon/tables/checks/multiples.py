@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from flower_fedcon.tables.checks.comparable import comparable
 from flower_fedcon.tables.checks.odd_values import numbers_of
 from flower_fedcon.tables.checks.split_outcomes import flags_of
 from flower_fedcon.tables.site_rows import SiteRows
@@ -29,7 +30,6 @@ _FEW = 20  # numbers above 0: of fewer, elsewhere, nothing is said
 _KINDS = 3  # different numbers above 0: of fewer nothing is said
 _ORDINARY = 0.6  # the largest share of multiples elsewhere, and among the client's other rows
 _FIRST = 200  # numbers that are looked at first
-_WORK = 2e7  # cells: of more nothing is sought
 
 
 def multiples(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[str]:
@@ -42,9 +42,7 @@ def multiples(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[str]
         Rows of one schema.
     """
     schema = tables[0].schema
-    if len(tables) < 2 or schema.sparse:
-        return
-    if sum(len(table.targets) for table in tables) * len(schema.columns) > _WORK:
+    if not comparable(tables):
         return
     columns = [numbers_of(table) for table in tables]
     groups = flags_of(tables, columns)

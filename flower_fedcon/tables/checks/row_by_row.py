@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from flower_fedcon.tables.checks.comparable import comparable
 from flower_fedcon.tables.checks.doubled_rows import neighbours_alike, tail
 from flower_fedcon.tables.checks.odd_values import all_columns
 from flower_fedcon.tables.checks.repeated_rows import pairs_of
@@ -32,7 +33,6 @@ _SHARE, _TIMES = 0.2, 5.0  # of the neighbours that would differ; times any othe
 _SLACK, _BY_CHANCE = 1.5, 1e-6  # times it; the chance of as many at this
 _RUN = 0.5  # of the repeated values: so many may be in one run, as of zeros in a sorted file
 _NUMBERS, _ELSEWHERE = 0.9, 0.2  # of steps that are 1: here at least, and elsewhere at most
-_CELLS = 2e7  # of more nothing is sought
 
 
 class _Column(NamedTuple):
@@ -61,8 +61,8 @@ def row_by_row(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[str
     tables : sequence of SiteRows
         Rows of one schema.
     """
-    schema, rows = tables[0].schema, sum(len(table.targets) for table in tables)
-    if len(tables) < 2 or schema.sparse or schema.cluster or rows * len(schema.columns) > _CELLS:
+    schema = tables[0].schema
+    if schema.cluster or not comparable(tables):
         return
     columns = all_columns(tables)
     numbers = columns[0].keys() - {feature.name for feature in schema.categorical}

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from flower_fedcon.tables.checks.comparable import comparable
 from flower_fedcon.tables.checks.odd_values import numbers_of
 from flower_fedcon.tables.pairs import auc
 from flower_fedcon.tables.site_rows import SiteRows
@@ -30,7 +31,6 @@ _KINDS = 10  # different numbers: fewer may be another coding of the levels
 _NEVER = 1e-6  # the chance of no overlap
 _NEAR, _GAP = 10, 5.0  # values on either side of a cut; times their usual step, its width
 _OVERLAP = 0.95  # the largest AUC of another client
-_WORK = 2e7  # cells: of more nothing is sought
 
 
 def split_outcomes(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[str]:
@@ -43,9 +43,7 @@ def split_outcomes(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator
         Rows of one schema.
     """
     schema = tables[0].schema
-    if len(tables) < 2 or schema.sparse or (schema.family.labelled and not schema.event):
-        return
-    if sum(len(table.targets) for table in tables) * len(schema.columns) > _WORK:
+    if not comparable(tables) or (schema.family.labelled and not schema.event):
         return
     flags = flags_of(tables, [numbers_of(table) for table in tables])
     values = [table.targets.reshape(len(table.targets), -1)[:, 0] for table in tables]

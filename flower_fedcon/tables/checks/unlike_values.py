@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from flower_fedcon.tables.checks.comparable import cells_of, comparable
 from flower_fedcon.tables.checks.odd_values import numbers_of
 from flower_fedcon.tables.checks.remade_values import alike, remade
 from flower_fedcon.tables.checks.slips import codes
@@ -34,7 +35,6 @@ _RUN = 3  # equal values at the end of a cluster that seem carried forward
 _VARIES = 0.8  # of a cluster's rows elsewhere: so many have values of their own
 _SHARE = 0.5  # of others' rows on a grid
 _PAIRED = 3e7  # cells times clients, some seconds: of more only values cut off are sought
-_WORK = 2e7  # cells, a tenth of the time to read them: of more nothing is sought
 
 
 def unlike_values(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[str]:
@@ -46,11 +46,10 @@ def unlike_values(names: Sequence[str], tables: Sequence[SiteRows]) -> Iterator[
     tables : sequence of SiteRows
         Rows of one schema.
     """
-    cells = sum(len(table.targets) for table in tables) * len(tables[0].schema.columns)
-    if len(tables) < 2 or tables[0].schema.sparse or cells > _WORK:
+    if not comparable(tables):
         return
     each = [numbers_of(table) for table in tables]
-    paired = cells * len(tables)  # each client's cells are put beside all others'
+    paired = cells_of(tables) * len(tables)  # each client's cells are put beside all others'
     for column in each[0]:
         values: Sequence[Array] = [one[column] for one in each]
         looked_at = values
